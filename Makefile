@@ -1,0 +1,40 @@
+# Two commands do everything on a bare machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check test-baselines clean
+
+demo: $(VENV)/.installed
+	$(BIN)/vbreg demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# Tests against Open3D, in an environment of their own: the core is tested without it.
+test-baselines: .venv-baselines/.installed
+	.venv-baselines/bin/python -m pytest -m baselines
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io]'
+	touch $@ $(VENV)/.installed
+
+.venv-baselines/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-baselines
+	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-baselines build dist out

@@ -1,0 +1,104 @@
+"""Rigid motions. Pure, batched over leading dimensions, any float dtype, any device.
+
+Frames stand in the names: `T_a_b` maps points of frame b into frame a, so that the inner names
+cancel in `T_a_c = compose(T_a_b, T_b_c)`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def from_rotation_translation(R: Tensor, t: Tensor) -> Tensor:
+    """R (..., 3, 3), t (..., 3) -> T (..., 4, 4)."""
+    top = torch.cat([R, t.unsqueeze(-1)], dim=-1)
+    bottom = torch.zeros_like(top[..., :1, :])
+    bottom[..., 0, 3] = 1.0
+    return torch.cat([top, bottom], dim=-2)
+
+
+def apply(T_a_b: Tensor, points_b: Tensor) -> Tensor:
+    """T (..., 4, 4), points (..., N, 3) -> (..., N, 3)."""
+    return points_b @ T_a_b[..., :3, :3].transpose(-1, -2) + T_a_b[..., None, :3, 3]
+
+
+def compose(T_a_b: Tensor, T_b_c: Tensor) -> Tensor:
+    """T_a_c (..., 4, 4)."""
+    return T_a_b @ T_b_c
+
+
+def inverse(T_a_b: Tensor) -> Tensor:
+    """T_b_a (..., 4, 4), using that the rotation's inverse is its transpose."""
+    R_b_a = T_a_b[..., :3, :3].transpose(-1, -2)
+    t_b_a = -(R_b_a @ T_a_b[..., :3, 3:]).squeeze(-1)
+    return from_rotation_translation(R_b_a, t_b_a)
+
+
+def procrustes(source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted least-squares rigid motion: argmin over R, t of sum_n w_n |R x_n + t - y_n|^2.
+
+    source, target (..., N, 3), weights (..., N) >= 0 -> T (..., 4, 4), sound (...) bool.
+
+    The rotation is proper (det +1). A set that does not determine one (fewer than three points
+    with weight, collinear points, no weight at all) still gives a finite pose and `sound` False.
+    """
+    total = weights.sum(-1, keepdim=True)
+    has_weight = total > 0
+    w = torch.where(has_weight, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), 0.0)
+    mean_source = (w.unsqueeze(-1) * source).sum(-2, keepdim=True)  # (..., 1, 3)
+    mean_target = (w.unsqueeze(-1) * target).sum(-2, keepdim=True)
+    x, y = source - mean_source, target - mean_target
+    H = x.transpose(-1, -2) @ (w.unsqueeze(-1) * y)  # (..., 3, 3)
+    U, S, Vh = torch.linalg.svd(H)
+    det = torch.linalg.det(U) * torch.linalg.det(Vh)
+    sign = torch.stack([torch.ones_like(det), torch.ones_like(det), det.sign()], dim=-1)
+    R = Vh.transpose(-1, -2) @ (sign.unsqueeze(-1) * U.transpose(-1, -2))  # V diag(1,1,det) U^T
+    t = mean_target.squeeze(-2) - (R @ mean_source.transpose(-1, -2)).squeeze(-1)
+    # Two directions must carry signal. The bound is relative to the spread of the points, well
+    # above rounding, well below the thinnest plane that a scan can show.
+    spread = ((w.unsqueeze(-1) * x.square()).sum((-1, -2)) * (w.unsqueeze(-1) * y.square()).sum((-1, -2))).sqrt()
+    sound = has_weight.squeeze(-1) & (S[..., 1] > 100 * torch.finfo(S.dtype).eps * spread) & (spread > 0)
+    return from_rotation_translation(R, t), sound
+
+
+def rotation_angle(R: Tensor) -> Tensor:
+    """Angle of R (..., 3, 3) in radians, accurate near zero and near pi."""
+    skew = torch.stack(
+        [
+            R[..., 2, 1] - R[..., 1, 2],
+            R[..., 0, 2] - R[..., 2, 0],
+            R[..., 1, 0] - R[..., 0, 1],
+        ],
+        dim=-1,
+    )
+    trace = R.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return torch.atan2(torch.linalg.vector_norm(skew, dim=-1), trace - 1.0)
+
+
+def random_rotation(
+    *batch: int,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Rotations (*batch, 3, 3), uniform over SO(3): normalised Gaussian quaternions."""
+    q = torch.randn(*batch, 4, generator=generator, dtype=dtype, device=device)
+    return quaternion_to_matrix(q / torch.linalg.vector_norm(q, dim=-1, keepdim=True))
+
+
+def quaternion_to_matrix(q: Tensor) -> Tensor:
+    """Unit quaternion (..., 4), scalar first -> rotation (..., 3, 3)."""
+    w, x, y, z = q.unbind(-1)
+    rows = [
+        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
+        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
+        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
+    ]  # fmt: skip
+    return torch.stack(rows, dim=-1).reshape(*q.shape[:-1], 3, 3)
+
+
+def degrees(radians: Tensor) -> Tensor:
+    return radians * (180.0 / math.pi)
