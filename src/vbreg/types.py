@@ -17,7 +17,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PointCloud:
-    """Points in float64 and whatever else the file holds per point (colours, intensity, normals)."""
+    """Points, and whatever else the file holds per point (colours, intensity, normals)."""
 
     points: Float64  # (N, 3)
     attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N,) or (N, k)
@@ -54,7 +54,9 @@ class Registration:
     inliers: Bool  # (..., N) within `inlier_threshold` under the pose
     confidence: Float32  # (..., N) the network's inlier probability, known before any pose
     score: Float64  # (...) mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
+    determined: Bool  # (...) False where the matches do not fix all six degrees of freedom
     inlier_threshold: float  # tau, in the unit of the clouds
+    matches_found: int  # before they were thinned to `len(correspondences)`
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points: tuple[int, int] | None = None  # points read from source, target

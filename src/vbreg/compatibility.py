@@ -1,0 +1,147 @@
+"""How well two correspondences agree, and the attention that is weighted by it.
+
+Every length is in units of epsilon, so that `beta` reads max(0, 1 - d^2). Shapes: B problems,
+N correspondences, K rows (a subset of the N), d channels.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, N, d) -> (B, N, d)
+AttentionForm = Literal["auto", "dense", "chunked", "sparse"]
+
+MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
+
+
+def row_chunks(rows: int, columns: int, *, batch: int = 1, maps: int = 1) -> Iterator[slice]:
+    """Slices of `rows` such that `maps` float32 maps of slice x columns stay within MAP_BYTES."""
+    step = max(1, MAP_BYTES // max(1, 4 * batch * columns * maps))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def spatial_compatibility(
+    source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
+) -> Tensor:
+    """beta (..., K, N) of Eq. 2 between K rows and all N correspondences, epsilon = 1."""
+    d = torch.cdist(source_rows, source) - torch.cdist(target_rows, target)
+    return (1.0 - d.square_()).clamp_min_(0.0)
+
+
+def feature_compatibility(features_rows: Tensor, features: Tensor, sigma: Tensor | float) -> Tensor:
+    """clip(1 - (1 - cos) / sigma^2, 0, 1) (..., K, N); both inputs have unit rows."""
+    cosine = features_rows @ features.transpose(-1, -2)
+    return (1.0 - (1.0 - cosine) / sigma**2).clamp(0.0, 1.0)
+
+
+def spatial_attention(
+    source: Tensor, target: Tensor, mask: Tensor | None = None, form: AttentionForm = "auto"
+) -> Attention:
+    """The attention of Eq. 1 for one set of correspondences, to be called once per iteration.
+
+    source, target (B, N, 3); mask (B, N) marks real rows. All forms compute the same function:
+    `dense` keeps beta whole and carries gradients (training); `chunked` recomputes beta for some
+    rows at a time; `sparse` keeps only beta > 0, which is about a tenth on real matches.
+    """
+    if form == "auto":
+        if torch.is_grad_enabled():
+            form = "dense"
+        elif source.device.type == "cpu" and torch.backends.mkl.is_available():
+            form = "sparse"
+        else:
+            form = "chunked"
+    if form == "dense":
+        return _dense(source, target, mask)
+    if form == "chunked":
+        return _chunked(source, target, mask)
+    if form == "sparse":
+        return _sparse(source, target, mask)
+    raise ValueError(f"attention form {form!r}: expected 'auto', 'dense', 'chunked' or 'sparse'")
+
+
+def attention_rows(query: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax_j(beta_ij Q_i.K_j / sqrt(d)) (B, K, N). beta multiplies the logit; it is no mask."""
+    logits = (query @ key.transpose(-1, -2)) * (beta / math.sqrt(query.shape[-1]))
+    if mask is not None:
+        logits = logits.masked_fill(~mask.unsqueeze(-2), -torch.inf)
+    return logits.softmax(-1)
+
+
+def _dense(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    beta = spatial_compatibility(source, target, source, target)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention_rows(query, key, beta, mask) @ value
+
+    return attend
+
+
+def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    B, N, _ = source.shape
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.empty_like(value)
+        for rows in row_chunks(N, N, batch=B, maps=3):
+            beta = spatial_compatibility(source[:, rows], target[:, rows], source, target)
+            out[:, rows] = attention_rows(query[:, rows], key, beta, mask) @ value
+        return out
+
+    return attend
+
+
+def _sparse(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    """Exact, because a logit is zero wherever beta is: with w_ij = exp(beta_ij a_ij) - 1,
+
+    out_i = (sum_j w_ij V_j + sum_j V_j) / (sum_j w_ij + N), and w_ij = 0 wherever beta_ij = 0.
+    """
+    B = len(source)
+    keep = [slice(None) if mask is None else mask[b].nonzero().squeeze(-1) for b in range(B)]
+    betas = [_compatibility_csr(source[b, keep[b]], target[b, keep[b]]) for b in range(B)]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.zeros_like(value)
+        for b in range(B):
+            q, k, v = query[b, keep[b]], key[b, keep[b]], value[b, keep[b]]
+            out[b, keep[b]] = _attend_csr(q, k, v, betas[b])
+        return out
+
+    return attend
+
+
+def _attend_csr(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
+    scaled = query / math.sqrt(query.shape[-1])
+    logits = torch.sparse.sampled_addmm(beta, scaled, key.mT, beta=0.0)
+    # |logit| stays far below where exp overflows in float32 (88) for any trained network; the
+    # clamp keeps a wild one finite, and a row maximum cannot be subtracted here.
+    w = torch.expm1((logits.values() * beta.values()).clamp_max_(80.0))
+    offsets = beta.crow_indices().long()
+    w_sum = torch.segment_reduce(w, "sum", offsets=offsets, axis=0).unsqueeze(-1)  # (N, 1)
+    wV = _csr(beta.crow_indices(), beta.col_indices(), w, beta.shape) @ value
+    return (wV + value.sum(0)) / (w_sum + len(value))
+
+
+def _compatibility_csr(source: Tensor, target: Tensor) -> Tensor:
+    """beta (N, N) as a CSR matrix, built some rows at a time."""
+    N = len(source)
+    counts, columns, values = [], [], []
+    for rows in row_chunks(N, N, maps=4):
+        beta = spatial_compatibility(source[rows], target[rows], source, target)
+        positive = beta > 0
+        counts.append(positive.sum(-1))
+        columns.append(positive.nonzero()[:, 1].to(torch.int32))
+        values.append(beta[positive])
+    crow = torch.zeros(N + 1, dtype=torch.int32, device=source.device)
+    crow[1:] = torch.cat(counts).cumsum(0)
+    return _csr(crow, torch.cat(columns), torch.cat(values), torch.Size((N, N)))
+
+
+def _csr(crow: Tensor, columns: Tensor, values: Tensor, size: torch.Size) -> Tensor:
+    with warnings.catch_warnings():  # torch calls its CSR layout beta-stage, once per process
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(crow, columns, values, size, check_invariants=False)

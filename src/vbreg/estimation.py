@@ -1,0 +1,110 @@
+"""From hypothetical inliers to one pose: weights, hypotheses, the best of them, refinement.
+
+Knows nothing of learning. Lengths are in units of the inlier threshold tau, so tau = 1.
+Shapes: B problems, N correspondences, K hypotheses, kappa members of each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vbreg.compatibility import feature_compatibility, row_chunks, spatial_compatibility
+from vbreg.geometry import apply, procrustes
+from vbreg.voting import HypotheticalInliers
+
+POWER_ITERATIONS = 10
+REFINEMENT_ROUNDS = 50
+SETTLED = 1e-7  # change of the pose, in inlier thresholds, below which it is final
+
+
+class Estimate(NamedTuple):
+    T: Tensor  # (B, 4, 4)
+    determined: Tensor  # (B,) False where no set of matches fixes all six degrees of freedom
+
+
+def spectral_weights(
+    features: Tensor,  # (B, N, d) of the last iteration
+    source: Tensor,  # (B, N, 3)
+    target: Tensor,  # (B, N, 3)
+    members: HypotheticalInliers,
+    sigma: Tensor | float,
+) -> Tensor:
+    """omega (B, K, kappa), each row summing to one: the leading eigenvector of the members'
+    compatibility (feature times beta, zero diagonal), by power iteration from ones."""
+    x, y = take_members(source, members.indices), take_members(target, members.indices)
+    f = take_members(F.normalize(features.float(), dim=-1), members.indices)
+    M = feature_compatibility(f, f, sigma) * spatial_compatibility(x, y, x, y)
+    M = M * (members.valid.unsqueeze(-1) & members.valid.unsqueeze(-2))
+    M.diagonal(dim1=-2, dim2=-1).zero_()
+    w = members.valid.to(M.dtype).unsqueeze(-1)
+    for _ in range(POWER_ITERATIONS):
+        w = F.normalize(M @ w, dim=-2)
+    w = w.squeeze(-1)
+    return w / w.sum(-1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+
+
+def hypotheses(
+    source: Tensor, target: Tensor, members: HypotheticalInliers, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Eq. 9: one weighted Procrustes pose per set -> T (B, K, 4, 4), sound (B, K)."""
+    x, y = take_members(source, members.indices), take_members(target, members.indices)
+    return procrustes(x, y, weights)
+
+
+def inlier_score(T: Tensor, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Eq. 10 as a mean: (B, K) of [d < tau] (1 - d^2 / tau^2) over the real correspondences."""
+    B, K = T.shape[:2]
+    N = source.shape[1]
+    weight = mask.to(source.dtype).unsqueeze(-1)  # (B, N, 1)
+    scores = torch.empty(B, K, dtype=source.dtype, device=source.device)
+    for rows in row_chunks(K, N, batch=B, maps=8):
+        residual = apply(T[:, rows], source.unsqueeze(1)) - target.unsqueeze(1)  # (B, k, N, 3)
+        gain = (1.0 - residual.square().sum(-1)).clamp_min_(0.0)
+        scores[:, rows] = (gain @ weight).squeeze(-1)
+    return scores / weight.sum(1).clamp_min(1.0)
+
+
+def best_hypothesis(T: Tensor, sound: Tensor, score: Tensor) -> Estimate:
+    """The highest score among sound poses; an unsound one only where there is nothing else."""
+    ranked = torch.where(sound, score, score - 2.0)  # scores lie in 0..1
+    best = ranked.argmax(-1, keepdim=True)  # (B, 1)
+    T_best = T.gather(1, best[..., None, None].expand(-1, -1, 4, 4)).squeeze(1)
+    return Estimate(T_best, sound.gather(1, best).squeeze(1))
+
+
+def refine(estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> Estimate:
+    """Least squares on all inliers, re-weighted by 1 / (1 + d^2 / tau^2), until the pose settles.
+
+    Stopping at the fixed point, rather than when the number of inliers stays, makes the answer
+    independent of which of the good hypotheses it started from. A problem that has settled, or
+    whose inliers no longer fix a pose, keeps the pose it has.
+    """
+    T, determined = estimate
+    active = torch.ones_like(determined)
+    for _ in range(REFINEMENT_ROUNDS):
+        d2 = squared_residuals(T, source, target)
+        T_next, sound = procrustes(source, target, ((d2 < 1.0) & mask) / (1.0 + d2))
+        active = active & sound
+        change = (T_next - T).abs().amax((-1, -2))
+        T = torch.where(active[:, None, None], T_next, T)
+        determined = determined | active
+        active = active & (change > SETTLED)
+        if not active.any():
+            break
+    return Estimate(T, determined)
+
+
+def squared_residuals(T: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """|R x + t - y|^2 (..., N)."""
+    return (apply(T, source) - target).square().sum(-1)
+
+
+def take_members(x: Tensor, index: Tensor) -> Tensor:
+    """x (B, N, C), index (B, K, kappa) -> (B, K, kappa, C)."""
+    B, K, kappa = index.shape
+    flat = index.reshape(B, K * kappa, 1).expand(-1, -1, x.shape[-1])
+    return x.gather(1, flat).reshape(B, K, kappa, x.shape[-1])

@@ -1,0 +1,251 @@
+"""The variational non-local network: correspondences in, features and inlier logits out.
+
+It sees tensors only, in units of the inlier threshold, so one set of weights serves a desk and a
+street. Labels given: z comes from the posterior; none: from the prior. A generator given: z is
+sampled; none: z is the mean, and the same call gives the same answer.
+Shapes: B problems, N correspondences, d = width, L iterations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vbreg.compatibility import AttentionForm, spatial_attention
+
+BRANCHES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes of the paper. `input` is what a correspondence is described by: its two points
+    (`xyz`) or its two points and two descriptors (`feat`)."""
+
+    input: Literal["xyz", "feat"] = "xyz"
+    descriptor_width: int = 0  # per cloud; 0 with `xyz`
+    iterations: int = 12  # L
+    width: int = 128  # d
+    latent_width: int = 128  # of z
+    hidden_width: int = 256  # of h
+    label_width: int = 64
+    std_floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.input not in ("xyz", "feat"):
+            raise ValueError(f"input {self.input!r}: expected 'xyz' or 'feat'")
+        if (self.input == "feat") != (self.descriptor_width > 0):
+            raise ValueError(
+                f"input {self.input!r} with descriptor_width {self.descriptor_width}: "
+                "'feat' needs a positive width, 'xyz' takes 0"
+            )
+        for name in ("iterations", "width", "latent_width", "hidden_width", "label_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
+
+    @property
+    def input_width(self) -> int:
+        return 6 + 2 * self.descriptor_width
+
+
+class Gaussian(NamedTuple):
+    """Diagonal; (B, N, latent_width) each."""
+
+    mean: Tensor
+    std: Tensor
+
+    def draw(self, generator: torch.Generator | None) -> Tensor:
+        if generator is None:
+            return self.mean
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return self.mean + self.std * noise
+
+
+class BranchState(NamedTuple):
+    """What a branch carries from one iteration to the next; zero at the start."""
+
+    z: Tensor  # (B, N, latent_width)
+    h: Tensor  # (B, N, hidden_width)
+
+
+class BranchStep(NamedTuple):
+    """One iteration of one branch."""
+
+    state: BranchState
+    prior: Gaussian
+    posterior: Gaussian | None  # where labels were given
+    merged: Tensor  # (B, N, d)
+
+
+class NetworkOutput(NamedTuple):
+    logits: Tensor  # (B, N)
+    features: tuple[Tensor, ...]  # F^1 .. F^L, each (B, N, d)
+    attention: tuple[tuple[Tensor, Tensor], ...]  # (Q, K) of each iteration, if kept
+    steps: tuple[dict[str, BranchStep], ...]  # of each iteration, by branch, if labels were given
+
+
+class ContextNorm(nn.Module):
+    """Zero mean, unit variance of each channel over the correspondences of one problem.
+
+    The softmax of Eq. 1 is nearly uniform, so messages are a large common part plus a small part
+    that tells inliers from outliers; this removes the one and scales up the other, for any N.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        mean, variance = masked_moments(y, mask)
+        return ((y - mean) * (variance + 1e-5).rsqrt() * self.scale + self.shift).to(x.dtype)
+
+
+def masked_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance (B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
+    if mask is None:
+        variance, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
+        return mean, variance
+    weight = mask.unsqueeze(-1).to(x.dtype)
+    count = weight.sum(1, keepdim=True).clamp_min(1.0)
+    mean = (x * weight).sum(1, keepdim=True) / count
+    variance = ((x - mean).square() * weight).sum(1, keepdim=True) / count
+    return mean, variance
+
+
+class NormedMLP(nn.Module):
+    """Linear layers with context normalisation and ReLU between them."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(ContextNorm(b) for b in widths[1:-1])
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        for linear, norm in zip(self.linears, self.norms, strict=False):
+            x = F.relu(norm(linear(x), mask))
+        return self.linears[-1](x)
+
+
+class GaussianHead(nn.Sequential):
+    """Features -> a diagonal Gaussian whose standard deviation has a floor."""
+
+    def __init__(self, width_in: int, hidden: int, latent: int, std_floor: float) -> None:
+        super().__init__(nn.Linear(width_in, hidden), nn.ReLU(), nn.Linear(hidden, 2 * latent))
+        self.std_floor = std_floor
+
+    def forward(self, x: Tensor) -> Gaussian:
+        mean, raw = super().forward(x).chunk(2, dim=-1)
+        return Gaussian(mean, F.softplus(raw) + self.std_floor)
+
+
+class LatentBranch(nn.Module):
+    """Query, key or value: history, prior, posterior, merge. Shared by all iterations."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        d, z, h = config.width, config.latent_width, config.hidden_width
+        self.embed = nn.Linear(z + d, h)
+        self.history = nn.GRUCell(h, h)
+        self.prior = GaussianHead(h, h, z, config.std_floor)
+        self.label = nn.Embedding(2, config.label_width)
+        self.posterior = GaussianHead(h + config.label_width, h, z, config.std_floor)
+        self.merge = nn.Linear(z + h, d)
+
+    def forward(
+        self,
+        state: BranchState,
+        features: Tensor,
+        labels: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> BranchStep:
+        x = F.relu(self.embed(torch.cat([state.z, features], dim=-1)))
+        h = self.history(x.flatten(0, 1), state.h.flatten(0, 1)).unflatten(0, x.shape[:2])  # Eq. 3
+        prior, posterior = self.prior(h), None
+        if labels is not None:
+            posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))  # Eq. 5
+        z = (posterior or prior).draw(generator)
+        merged = F.relu(self.merge(torch.cat([z, h], dim=-1)))  # Eq. 4
+        return BranchStep(BranchState(z, h), prior, posterior, merged)
+
+
+class NonLocalStep(nn.Module):
+    """What is an iteration's own: the three projections and the message."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.project = nn.ModuleDict({name: nn.Linear(d, d) for name in BRANCHES})
+        self.message = NormedMLP(d, d // 2, d // 2, d)
+
+
+class VariationalNonLocalNetwork(nn.Module):
+    def __init__(self, config: NetworkConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or NetworkConfig()
+        self.embed = NormedMLP(config.input_width, config.width, config.width)
+        self.branches = nn.ModuleDict({name: LatentBranch(config) for name in BRANCHES})
+        self.steps = nn.ModuleList(NonLocalStep(config) for _ in range(config.iterations))
+        self.classify = nn.Sequential(
+            nn.Linear(config.width, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
+        )
+        self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
+
+    def forward(
+        self,
+        source: Tensor,  # (B, N, 3) in units of the inlier threshold
+        target: Tensor,  # (B, N, 3)
+        *,
+        mask: Tensor | None = None,  # (B, N) True for real rows
+        descriptors: Tensor | None = None,  # (B, N, 2 * descriptor_width) with input `feat`
+        labels: Tensor | None = None,  # (B, N) given: posterior; none: prior
+        generator: torch.Generator | None = None,  # given: sample z; none: its mean
+        attention: AttentionForm = "auto",
+        keep_attention: bool = False,  # for voters that look at the attention rows
+    ) -> NetworkOutput:
+        with torch.autocast(source.device.type, enabled=False):
+            attend = spatial_attention(source, target, mask, attention)
+        features = self.embed(self._describe(source, target, mask, descriptors), mask)
+        states = {name: self._initial_state(features) for name in BRANCHES}
+        all_features, all_attention, all_steps = [], [], []
+        for iteration in self.steps:
+            assert isinstance(iteration, NonLocalStep)
+            steps: dict[str, BranchStep] = {
+                name: branch(states[name], features, labels, generator)
+                for name, branch in self.branches.items()
+            }
+            states = {name: step.state for name, step in steps.items()}
+            query, key, value = (iteration.project[b](steps[b].merged) for b in BRANCHES)
+            features = features + iteration.message(attend(query, key, value), mask)  # Eq. 1
+            all_features.append(features)
+            all_attention.extend([(query, key)] if keep_attention else [])
+            all_steps.extend([steps] if labels is not None else [])
+        logits = self.classify(features).squeeze(-1)
+        return NetworkOutput(logits, tuple(all_features), tuple(all_attention), tuple(all_steps))
+
+    def _initial_state(self, features: Tensor) -> BranchState:
+        B, N, _ = features.shape
+        return BranchState(
+            features.new_zeros(B, N, self.config.latent_width),
+            features.new_zeros(B, N, self.config.hidden_width),
+        )
+
+    def _describe(
+        self, source: Tensor, target: Tensor, mask: Tensor | None, descriptors: Tensor | None
+    ) -> Tensor:
+        """(B, N, input_width): centred coordinates, then the descriptors of both ends."""
+        points = torch.cat([source, target], dim=-1)
+        points = points - masked_moments(points, mask)[0]
+        expected = 2 * self.config.descriptor_width
+        given = 0 if descriptors is None else descriptors.shape[-1]
+        if given != expected:
+            raise ValueError(
+                f"{given} descriptor channels: this network was built with input "
+                f"{self.config.input!r} and takes {expected}"
+            )
+        return points if descriptors is None else torch.cat([points, descriptors], dim=-1)

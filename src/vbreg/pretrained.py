@@ -1,0 +1,109 @@
+"""Weights as safetensors files that carry their own configuration and checksum. Never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
+
+FOLDER = Path(__file__).parent / "weights"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A kind of scan: the one physical scale that sets every radius, and the weights for it."""
+
+    voxel_size: float  # metres
+    weights: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "indoor": Preset(voxel_size=0.05, weights="universal.safetensors"),
+    "outdoor": Preset(voxel_size=0.30, weights="universal.safetensors"),
+}
+
+
+def preset(name: str) -> Preset:
+    if name not in PRESETS:
+        raise VBRegError(f"unknown preset {name!r}: expected one of {', '.join(sorted(PRESETS))}")
+    return PRESETS[name]
+
+
+def save_network(
+    path: str | Path, network: VariationalNonLocalNetwork, about: Mapping[str, Any] | None = None
+) -> str:
+    """Write weights, configuration and checksum into one file; the checksum is returned."""
+    tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+    digest = checksum(tensors)
+    header = {
+        "format": FORMAT,
+        "network": asdict(network.config),
+        "sha256": digest,
+        "about": dict(about or {}),
+    }
+    save_file(tensors, str(path), metadata={"vbreg": json.dumps(header)})
+    return digest
+
+
+def load_network(path: str | Path) -> VariationalNonLocalNetwork:
+    """The network of a weights file, in eval mode on the CPU. Strict: every tensor, no other."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileFormatError(
+            f"no weights at {path}: give one of {', '.join(sorted(PRESETS))} or the path of a "
+            ".safetensors file that vbreg wrote"
+        )
+    header, tensors = _read(path)
+    try:
+        network = VariationalNonLocalNetwork(NetworkConfig(**header["network"]))
+        network.load_state_dict(tensors, strict=True)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{path}: weights and configuration do not fit together ({error}); "
+            "the file is damaged or was written by another version of vbreg"
+        ) from error
+    if checksum(tensors) != header.get("sha256"):
+        raise FileFormatError(f"{path}: checksum of the weights is wrong; get a fresh copy")
+    return network.eval()
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """Configuration, checksum and provenance of a weights file."""
+    return _read(Path(path))[0]
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            header = json.loads((file.metadata() or {})["vbreg"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise FileFormatError(
+            f"{path}: not a weights file of vbreg ({error}); expected safetensors with a "
+            "'vbreg' entry in its metadata"
+        ) from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise FileFormatError(f"{path}: weights format is not {FORMAT}; update vbreg")
+    return header, tensors

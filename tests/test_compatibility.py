@@ -1,0 +1,82 @@
+import pytest
+import torch
+
+from vbreg import compatibility
+from vbreg.compatibility import (
+    attention_rows,
+    feature_compatibility,
+    spatial_attention,
+    spatial_compatibility,
+)
+
+
+def random_set(B: int = 2, N: int = 40, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = {"generator": generator, "dtype": dtype}
+    points = [4 * torch.rand(B, N, 3, **shape) for _ in range(2)]
+    return points + [torch.randn(B, N, 16, **shape) for _ in range(3)]
+
+
+def test_beta_is_equation_2() -> None:
+    x, y, *_ = random_set()
+    beta = spatial_compatibility(x, y, x, y)
+    for i, j in [(0, 1), (3, 17), (5, 5)]:
+        d = (x[0, i] - x[0, j]).norm() - (y[0, i] - y[0, j]).norm()
+        assert float(beta[0, i, j]) == pytest.approx(max(0.0, 1.0 - float(d) ** 2), abs=1e-9)
+
+
+def test_beta_does_not_change_under_motion_of_either_side() -> None:
+    from vbreg.geometry import random_rotation
+
+    x, y, *_ = random_set()
+    R = random_rotation(2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    moved = spatial_compatibility(x @ R.mT + 5, y, x @ R.mT + 5, y)
+    torch.testing.assert_close(moved, spatial_compatibility(x, y, x, y))
+
+
+def test_feature_compatibility_is_clipped() -> None:
+    f = torch.eye(3)
+    f = torch.cat([f, -f])
+    S = feature_compatibility(f, f, sigma=1.0)
+    assert float(S.min()) == 0.0
+    assert float(S.max()) == 1.0
+    assert (feature_compatibility(f, f, sigma=0.5) <= S).all()
+
+
+@pytest.mark.parametrize("form", ["chunked", "sparse"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_every_form_of_the_attention_is_the_dense_one(
+    form: compatibility.AttentionForm, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compatibility, "MAP_BYTES", 4 * 40 * 7 * 4)  # several chunks, uneven
+    x, y, q, k, v = random_set()
+    mask = torch.arange(40).expand(2, 40) < torch.tensor([[31], [40]]) if masked else None
+    dense = spatial_attention(x, y, mask, "dense")(3 * q, k, v)
+    other = spatial_attention(x, y, mask, form)(3 * q, k, v)
+    real = torch.ones(2, 40, dtype=torch.bool) if mask is None else mask
+    torch.testing.assert_close(other[real], dense[real])
+
+
+def test_sparse_form_skips_most_pairs() -> None:
+    x, y, *_ = random_set(B=1, N=200)
+    beta = compatibility._compatibility_csr(10 * x[0], 10 * y[0])
+    assert beta.values().numel() < 0.3 * 200 * 200
+    dense = spatial_compatibility(10 * x, 10 * y, 10 * x, 10 * y)[0]
+    torch.testing.assert_close(beta.to_dense(), dense)
+
+
+def test_beta_multiplies_the_logit_and_does_not_mask() -> None:
+    q = k = torch.ones(1, 2, 4)
+    rows = attention_rows(q, k, beta=torch.zeros(1, 2, 2), mask=None)
+    torch.testing.assert_close(rows, torch.full((1, 2, 2), 0.5))
+
+
+def test_attention_gradient() -> None:
+    x, y, q, k, v = random_set(B=1, N=6)
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    assert torch.autograd.gradcheck(spatial_attention(x, y), leaves)
+
+
+def test_unknown_form_lists_the_choices() -> None:
+    with pytest.raises(ValueError, match="'dense', 'chunked' or 'sparse'"):
+        spatial_attention(*random_set()[:2], None, "fast")  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+import dataclasses
+
+import pytest
+import torch
+
+from tests.conftest import make_problem
+from vbreg.network import ContextNorm, NetworkConfig, VariationalNonLocalNetwork
+
+Network = VariationalNonLocalNetwork
+
+
+def inputs(n: int = 50, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    problem = make_problem(n, seed=seed)
+    return [torch.from_numpy(p / 0.1).to(dtype).unsqueeze(0) for p in problem[:2]]
+
+
+def test_the_papers_size() -> None:
+    network = Network()
+    parameters = {name: p.numel() for name, p in network.named_parameters()}
+    posterior = sum(n for name, n in parameters.items() if "posterior" in name or "label" in name)
+    assert sum(parameters.values()) == pytest.approx(3.25e6, rel=0.01)
+    assert posterior == pytest.approx(0.44e6, rel=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 3, 39, 200])
+def test_any_number_of_correspondences(small_network: Network, n: int) -> None:
+    output = small_network(*inputs(n))
+    assert output.logits.shape == (1, n)
+    assert [f.shape for f in output.features] == [(1, n, 32)] * 3
+    assert torch.isfinite(output.logits).all()
+
+
+def test_labels_choose_the_posterior(small_network: Network) -> None:
+    x, y = inputs()
+    labels = torch.rand(1, 50, generator=torch.Generator().manual_seed(0)) < 0.5
+    prior = small_network(x, y)
+    posterior = small_network(x, y, labels=labels)
+    other = small_network(x, y, labels=~labels)
+    assert not prior.steps  # nothing is kept for inference
+    assert [sorted(step) for step in posterior.steps] == [["key", "query", "value"]] * 3
+    assert not torch.allclose(posterior.logits, other.logits)
+    gaussian = posterior.steps[0]["query"].posterior
+    assert gaussian is not None
+    assert gaussian.mean.shape == (1, 50, 16)
+    assert gaussian.std.min() >= small_network.config.std_floor
+
+
+def test_randomness_comes_from_the_generator_alone(small_network: Network) -> None:
+    x, y = inputs()
+    torch.manual_seed(1)
+    first = small_network(x, y).logits
+    torch.manual_seed(2)
+    assert torch.equal(first, small_network(x, y).logits)
+
+    def draw(seed: int) -> torch.Tensor:
+        return small_network(x, y, generator=torch.Generator().manual_seed(seed)).logits
+
+    assert torch.equal(draw(3), draw(3))
+    assert not torch.equal(draw(3), draw(4))
+
+
+def test_order_of_correspondences_does_not_matter(small_network: Network) -> None:
+    network = small_network.double()
+    x, y = inputs(dtype=torch.float64)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    shuffled = network(x[:, order], y[:, order]).logits
+    torch.testing.assert_close(shuffled, network(x, y).logits[:, order])
+    network.float()
+
+
+@pytest.mark.parametrize("form", ["dense", "chunked", "sparse"])
+def test_a_padded_batch_equals_its_singles(small_network: Network, form: str) -> None:
+    network = small_network.double()
+    sizes = (50, 20)
+    singles = [inputs(n, seed=n, dtype=torch.float64) for n in sizes]
+    mask = torch.arange(50) < torch.tensor(sizes).unsqueeze(-1)
+    batch = torch.full((2, 2, 50, 3), 7.0, dtype=torch.float64)  # padding is not zero
+    for b, (x, y) in enumerate(singles):
+        batch[0, b, : sizes[b]], batch[1, b, : sizes[b]] = x, y
+    together = network(batch[0], batch[1], mask=mask, attention=form)
+    for b, (x, y) in enumerate(singles):
+        alone = network(x, y)
+        torch.testing.assert_close(together.logits[b, : sizes[b]], alone.logits[0])
+        for mine, theirs in zip(together.features, alone.features, strict=True):
+            torch.testing.assert_close(mine[b, : sizes[b]], theirs[0])
+    network.float()
+
+
+def test_translation_of_either_cloud_changes_nothing(small_network: Network) -> None:
+    network = small_network.double()
+    x, y = inputs(dtype=torch.float64)
+    torch.testing.assert_close(network(x + 9, y - 4).logits, network(x, y).logits)
+    network.float()
+
+
+def test_the_history_is_torchs_gru(small_network: Network) -> None:
+    """z and h start at zero, so the first hidden state is one GRU step from zero."""
+    x, y = inputs()
+    labels = torch.zeros(1, 50, dtype=torch.bool)
+    step = small_network(x, y, labels=labels).steps[0]["key"]
+    branch = small_network.branches["key"]
+    points = torch.cat([x, y], -1)
+    features = small_network.embed(points - points.mean(1, keepdim=True), None)
+    embedded = branch.embed(torch.cat([torch.zeros(1, 50, 16), features], -1)).relu()
+    torch.testing.assert_close(step.state.h[0], branch.history(embedded[0]))
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    config = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
+    network = Network(config)
+    x, y = inputs()
+    labels = torch.arange(50).unsqueeze(0) < 20
+    output = network(x, y, labels=labels, generator=torch.Generator().manual_seed(0))
+    prior = sum(s.prior.mean.sum() + s.prior.std.sum() for d in output.steps for s in d.values())
+    (output.logits.sum() + prior + network.sigma).backward()
+    without = [name for name, p in network.named_parameters() if p.grad is None]
+    assert not without
+
+
+def test_descriptors_are_an_input() -> None:
+    config = dataclasses.replace(NetworkConfig(iterations=1), input="feat", descriptor_width=33)
+    network = Network(config)
+    x, y = inputs()
+    assert config.input_width == 72
+    assert network(x, y, descriptors=torch.rand(1, 50, 66)).logits.shape == (1, 50)
+    with pytest.raises(ValueError, match="takes 66"):
+        network(x, y)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"input": "rgb"}, {"input": "feat"}, {"descriptor_width": 33}, {"iterations": 0}]
+)
+def test_bad_configurations_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="expected|takes"):
+        NetworkConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_context_norm_is_per_problem() -> None:
+    norm = ContextNorm(4)
+    x = torch.randn(3, 100, 4) * torch.tensor([1.0, 50.0, 1000.0])[:, None, None] + 5
+    y = norm(x, None)
+    torch.testing.assert_close(y.mean(1), torch.zeros(3, 4), atol=1e-4, rtol=0)
+    torch.testing.assert_close(y.std(1, correction=0), torch.ones(3, 4), atol=1e-3, rtol=0)

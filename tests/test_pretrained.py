@@ -1,0 +1,104 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
+from vbreg.pretrained import FOLDER, PRESETS, load_network, preset, read_header, save_network
+
+CONFIG = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_network(tmp_path / "w.safetensors", VariationalNonLocalNetwork(CONFIG), {"steps": 3})
+    return tmp_path / "w.safetensors"
+
+
+def rewrite(path: Path, tensors: dict[str, torch.Tensor], header: dict[str, object]) -> None:
+    save_file(tensors, str(path), metadata={"vbreg": json.dumps(header)})
+
+
+def contents(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()["vbreg"])
+
+
+def test_round_trip(saved: Path) -> None:
+    torch.manual_seed(0)
+    network = VariationalNonLocalNetwork(CONFIG)
+    save_network(saved, network, {"steps": 3})
+    loaded = load_network(saved)
+    assert loaded.config == CONFIG
+    assert not loaded.training
+    assert read_header(saved)["about"] == {"steps": 3}
+    for name, value in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_a_changed_weight_is_noticed(saved: Path) -> None:
+    tensors, header = contents(saved)
+    tensors["classify.4.bias"] = tensors["classify.4.bias"] + 1e-6
+    rewrite(saved, tensors, header)
+    with pytest.raises(FileFormatError, match="checksum"):
+        load_network(saved)
+
+
+@pytest.mark.parametrize("change", ["missing", "extra", "config"])
+def test_loading_is_strict(saved: Path, change: str) -> None:
+    tensors, header = contents(saved)
+    if change == "missing":
+        del tensors["sigma"]
+    elif change == "extra":
+        tensors["surplus"] = torch.zeros(1)
+    else:
+        header["network"] = dataclasses.asdict(dataclasses.replace(CONFIG, width=32))
+    rewrite(saved, tensors, header)
+    with pytest.raises(FileFormatError, match="do not fit"):
+        load_network(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 200, -100])
+def test_damaged_files_are_refused(saved: Path, keep: int) -> None:
+    saved.write_bytes(saved.read_bytes()[:keep])
+    with pytest.raises(FileFormatError, match="not a weights file"):
+        load_network(saved)
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({"a": torch.zeros(1)}, path)
+    with pytest.raises(FileFormatError, match="not a weights file"):
+        load_network(path)
+
+
+def test_other_format_versions_are_refused(saved: Path) -> None:
+    tensors, header = contents(saved)
+    rewrite(saved, tensors, header | {"format": 99})
+    with pytest.raises(FileFormatError, match="format"):
+        load_network(saved)
+
+
+def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="indoor, outdoor or the path"):
+        load_network(tmp_path / "none.safetensors")
+
+
+def test_unknown_preset_lists_the_choices() -> None:
+    with pytest.raises(VBRegError, match="indoor, outdoor"):
+        preset("underwater")
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_shipped_weights_load_and_are_small(name: str) -> None:
+    path = FOLDER / PRESETS[name].weights
+    assert path.stat().st_size <= 16e6
+    network = load_network(path)
+    assert all(torch.isfinite(p).all() for p in network.parameters())
+    assert read_header(path)["about"]["steps"] > 0

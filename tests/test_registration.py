@@ -1,0 +1,216 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import Problem, make_problem
+from vbreg import VBReg
+from vbreg.errors import VBRegError
+from vbreg.metrics import pose_error
+from vbreg.network import VariationalNonLocalNetwork
+from vbreg.registration import LocalCloud, choose_device, load_points
+from vbreg.voting import VotingConfig
+
+
+@pytest.fixture(scope="module")
+def model() -> VBReg:
+    return VBReg.from_pretrained("indoor", device="cpu")
+
+
+def motion(seed: int, shift: float = 3.0) -> np.ndarray:
+    T = make_problem(3, seed=seed).T.copy()
+    T[:3, 3] *= shift
+    return T
+
+
+def move(T: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return points @ T[:3, :3].T + T[:3, 3]
+
+
+def assert_pose_close(a: np.ndarray, b: np.ndarray, degrees: float, length: float) -> None:
+    error = pose_error(torch.from_numpy(a), torch.from_numpy(b))
+    assert float(error.rotation) < degrees
+    assert float(error.translation) < length
+
+
+@pytest.mark.parametrize("inlier_ratio", [0.05, 0.1, 0.5, 1.0])
+def test_estimate_finds_the_pose(model: VBReg, inlier_ratio: float) -> None:
+    problem = make_problem(600, inlier_ratio)
+    result = model.estimate(problem.source, problem.target)
+    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+    assert result.determined
+    assert result.T_target_source.dtype == np.float64
+    assert (result.inliers & problem.inliers).sum() >= 0.95 * problem.inliers.sum()
+
+
+def test_the_pose_is_exactly_rigid(model: VBReg, problem: Problem) -> None:
+    T = model.estimate(problem.source, problem.target).T_target_source
+    np.testing.assert_allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-12)
+    assert np.linalg.det(T[:3, :3]) == pytest.approx(1.0)
+    assert T[3].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moving_either_cloud_moves_the_answer(model: VBReg, problem: Problem, seed: int) -> None:
+    T = model.estimate(problem.source, problem.target).T_target_source
+    A, B = motion(seed + 10), motion(seed + 20)
+    moved = model.estimate(move(A, problem.source), move(B, problem.target)).T_target_source
+    assert_pose_close(moved, B @ T @ np.linalg.inv(A), 1e-4, 1e-5)
+
+
+def test_swapping_the_clouds_inverts_the_answer(model: VBReg, problem: Problem) -> None:
+    T = model.estimate(problem.source, problem.target).T_target_source
+    back = model.estimate(problem.target, problem.source).T_target_source
+    assert_pose_close(back, np.linalg.inv(T), 1e-4, 1e-5)
+
+
+def test_order_of_correspondences_does_not_matter(model: VBReg, problem: Problem) -> None:
+    order = np.random.default_rng(0).permutation(len(problem.source))
+    first = model.estimate(problem.source, problem.target)
+    second = model.estimate(problem.source[order], problem.target[order])
+    assert_pose_close(second.T_target_source, first.T_target_source, 1e-6, 1e-7)
+    assert np.array_equal(second.inliers, first.inliers[order])
+    np.testing.assert_allclose(second.confidence, first.confidence[order], atol=1e-3)
+
+
+def test_the_same_call_gives_the_same_answer(model: VBReg, problem: Problem) -> None:
+    for seed in (None, 7):
+        a, b = (model.estimate(problem.source, problem.target, seed=seed) for _ in range(2))
+        assert np.array_equal(a.T_target_source, b.T_target_source)
+        assert np.array_equal(a.confidence, b.confidence)
+
+
+def test_a_padded_batch_equals_its_singles(model: VBReg) -> None:
+    problems = [make_problem(n, 0.3, seed=n) for n in (120, 45, 3)]
+    source, target = np.full((2, 3, 120, 3), np.nan)
+    mask = np.zeros((3, 120), dtype=bool)
+    for b, p in enumerate(problems):
+        n = len(p.source)
+        source[b, :n], target[b, :n], mask[b, :n] = p.source, p.target, True
+    batch = model.estimate(source, target, mask=mask)
+    assert batch.T_target_source.shape == (3, 4, 4)
+    assert not batch.inliers[~mask].any()
+    assert not batch.confidence[~mask].any()
+    for b, p in enumerate(problems):
+        n = len(p.source)
+        single = model.estimate(p.source, p.target)
+        np.testing.assert_allclose(batch.T_target_source[b], single.T_target_source, atol=1e-6)
+        np.testing.assert_allclose(batch.confidence[b, :n], single.confidence, atol=1e-3)
+        assert np.array_equal(batch.inliers[b, :n], single.inliers)
+
+
+def test_float32_float64_and_torch_agree(problem: Problem) -> None:
+    network = VBReg.from_pretrained("indoor", device="cpu").network
+    single = VBReg(network).estimate(problem.source.astype(np.float32), torch.tensor(problem.target))
+    double = VBReg(network.double()).estimate(problem.source, problem.target)
+    assert_pose_close(single.T_target_source, double.T_target_source, 1e-3, 1e-4)
+
+
+def test_coordinates_like_utm_lose_nothing(model: VBReg, problem: Problem) -> None:
+    """Half a million metres east, five million north: the same pose, about a far origin."""
+    T = model.estimate(problem.source, problem.target).T_target_source
+    east = np.array([512_345.678, 5_412_345.678, 432.1])
+    far = model.estimate(problem.source + east, problem.target + east)
+    moved = far.T_target_source[:3, :3] @ (problem.source + east).T
+    residual = moved.T + far.T_target_source[:3, 3] - east - move(T, problem.source)
+    assert np.abs(residual).max() < 1e-6
+
+
+def test_scaling_everything_scales_the_answer(model: VBReg, problem: Problem) -> None:
+    """Millimetres instead of metres: one physical scale sets every radius."""
+    metres = model.estimate(problem.source, problem.target)
+    millimetres = model.estimate(
+        1000 * problem.source, 1000 * problem.target, inlier_threshold=100.0
+    )
+    expected = metres.T_target_source.copy()
+    expected[:3, 3] *= 1000
+    assert_pose_close(millimetres.T_target_source, expected, 1e-3, 1e-1)
+
+
+@pytest.mark.parametrize("n", [3, 4, 10, 39, 41])
+def test_small_problems(model: VBReg, n: int) -> None:
+    problem = make_problem(n, inlier_ratio=1.0, noise=0.001)
+    result = model.estimate(problem.source, problem.target)
+    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+
+
+def test_degenerate_matches_are_admitted(model: VBReg) -> None:
+    line = np.linspace(0, 1, 20)[:, None] * np.array([1.0, 2.0, 3.0])
+    for source, target in [(line, line + 1), (np.ones((5, 3)), np.zeros((5, 3)))]:
+        result = model.estimate(source, target)
+        assert not result.determined
+        assert np.isfinite(result.T_target_source).all()
+
+
+def test_attention_voters_are_an_option(problem: Problem) -> None:
+    network = VBReg.from_pretrained("indoor", device="cpu").network
+    model = VBReg(network, voting=VotingConfig(attention_voters=True))
+    result = model.estimate(problem.source, problem.target)
+    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+
+
+def test_an_untrained_network_of_any_shape_runs(small_network: VariationalNonLocalNetwork) -> None:
+    problem = make_problem(200, 0.5)
+    result = VBReg(small_network).estimate(problem.source, problem.target)
+    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+
+
+def test_non_finite_rows_are_ignored(model: VBReg, problem: Problem) -> None:
+    source = problem.source.copy()
+    source[5] = np.nan
+    result = model.estimate(source, problem.target)
+    assert not result.inliers[5]
+    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+
+
+def test_inputs_are_not_written_to(model: VBReg, problem: Problem) -> None:
+    source, target = problem.source.copy(), problem.target.copy()
+    model.estimate(source, target)
+    assert np.array_equal(source, problem.source)
+    assert np.array_equal(target, problem.target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options", "message"),
+    [
+        (np.zeros((5, 3)), np.zeros((4, 3)), {}, r"\(5, 3\).*\(4, 3\)"),
+        (np.zeros((2, 3)), np.zeros((2, 3)), {}, "2 usable correspondences"),
+        (np.zeros((0, 3)), np.zeros((0, 3)), {}, "0 usable correspondences"),
+        (np.zeros((5, 2)), np.zeros((5, 2)), {}, r"shape \(5, 2\)"),
+        (np.full((5, 3), np.nan), np.zeros((5, 3)), {}, "0 usable"),
+        (np.zeros((5, 3)), np.zeros((5, 3)), {"mask": np.ones(4)}, r"mask has shape \(4,\)"),
+        (np.zeros((5, 3)), np.zeros((5, 3)), {"inlier_threshold": -1}, "inlier_threshold -1"),
+        ("cloud", np.zeros((5, 3)), {}, "source_points is a str"),
+    ],
+)
+def test_bad_input_is_named(
+    model: VBReg, source: object, target: object, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(VBRegError, match=message):
+        model.estimate(source, target, **options)  # type: ignore[arg-type]
+
+
+def test_clouds_come_in_many_forms() -> None:
+    points = np.random.default_rng(0).random((10, 3))
+    for cloud in (points, points.tolist(), torch.from_numpy(points), SimpleNamespace(points=points)):
+        np.testing.assert_array_equal(load_points(cloud, "source"), points)
+    with pytest.raises(VBRegError, match="source"):
+        load_points(object(), "source")
+
+
+def test_non_finite_points_are_counted() -> None:
+    points = np.random.default_rng(0).random((10, 3))
+    points[[2, 5], 0] = np.nan, np.inf
+    cloud = LocalCloud.of(points, "source")
+    assert (cloud.read, cloud.dropped, len(cloud.points)) == (10, 2, 8)
+    with pytest.raises(VBRegError, match="target has 1 finite points of 2"):
+        LocalCloud.of(np.array([[0.0, 0, 0], [np.nan, 0, 0]]), "target")
+
+
+def test_unknown_device_is_named() -> None:
+    with pytest.raises(VBRegError, match="tpu9"):
+        choose_device("tpu9")
+    if not torch.cuda.is_available():
+        with pytest.raises(VBRegError, match="sees no GPU"):
+            choose_device("cuda")
