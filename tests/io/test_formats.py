@@ -1,0 +1,223 @@
+"""Laws that hold for every format."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vbreg import io
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io import formats
+from vbreg.io.pcd import write_pcd
+from vbreg.io.ply import write_ply
+from vbreg.types import PointCloud
+
+PACKAGES = {".las": "laspy", ".laz": "lazrs", ".e57": "pye57"}
+ENDINGS = [row.ending for row in io.FORMATS]
+VARIANTS = {
+    "ascii.ply": functools.partial(write_ply, encoding="ascii"),
+    "big.ply": functools.partial(write_ply, encoding="binary_big_endian"),
+    "ascii.pcd": functools.partial(write_pcd, encoding="ascii"),
+    "compressed.pcd": functools.partial(write_pcd, encoding="binary_compressed"),
+}
+
+
+def need(ending: str) -> None:
+    package = PACKAGES.get(ending)
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; it comes with vbreg[io]")
+
+
+@functools.cache
+def valid_file(name: str) -> bytes:
+    rng = np.random.default_rng(0)
+    attributes = {
+        "intensity": rng.uniform(0, 1, 40).astype(np.float32),
+        "red": rng.integers(0, 256, 40).astype(np.uint8),
+    }
+    cloud = PointCloud(rng.normal(size=(40, 3)), attributes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a{Path(name).suffix or name}"
+        if name in VARIANTS:
+            VARIANTS[name](path, cloud)
+        else:
+            io.write(path, cloud)
+        return path.read_bytes()
+
+
+def read_or_refuse(name: str, data: bytes) -> None:
+    """A damaged file is read or refused, never a traceback."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a{Path(name).suffix or name}"
+        path.write_bytes(data)
+        try:
+            cloud = io.read(path)
+        except VBRegError as error:
+            assert str(path) in str(error)  # noqa: PT017
+        else:
+            assert cloud.points.shape == (len(cloud), 3)
+            assert cloud.points.dtype == np.float64
+            assert all(len(values) == len(cloud) > 0 for values in cloud.attributes.values())
+
+
+@pytest.mark.parametrize("name", [*ENDINGS, *VARIANTS])
+@given(where=st.floats(0, 1, exclude_max=True))
+@settings(max_examples=25, deadline=None)
+def test_truncated(name: str, where: float) -> None:
+    need(name)
+    data = valid_file(name)
+    read_or_refuse(name, data[: int(where * len(data))])
+
+
+@pytest.mark.parametrize("name", [*ENDINGS, *VARIANTS])
+@given(
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1),
+    header_only=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_corrupted(name: str, damage: list[tuple[float, int]], header_only: bool) -> None:
+    need(name)
+    data = bytearray(valid_file(name))
+    reach = min(300, len(data)) if header_only else len(data)
+    for where, byte in damage:
+        data[int(where * reach)] = byte
+    read_or_refuse(name, bytes(data))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("extreme", [False, True])
+def test_arrays_of_any_type_and_paths_of_any_case(
+    tmp_path: Path, ending: str, extreme: bool
+) -> None:
+    need(ending)
+    points = np.array([[0, 1, 2], [1000, -1000, 5]] if extreme else [[0, 0, 0]])
+    for array in (points, points.astype(np.float32), points.tolist()):
+        path = tmp_path / f"a b{ending.upper()}"
+        io.write(str(path), array)
+        np.testing.assert_array_equal(io.read(str(path)).points, points)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_bad_paths(tmp_path: Path, ending: str) -> None:
+    need(ending)
+    path = tmp_path / f"a{ending}"
+    with pytest.raises(FileFormatError, match="no such file"):
+        io.read(path)
+    path.write_bytes(b"")
+    with pytest.raises(FileFormatError, match="an empty file"):
+        io.read(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FileFormatError, match="a directory"):
+        io.read(path)
+    with pytest.raises(FileFormatError, match="it is a directory"):
+        io.write(path, np.zeros((1, 3)))
+    with pytest.raises(FileFormatError, match="does not exist; create it"):
+        io.write(tmp_path / "nowhere" / f"a{ending}", np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize("name", ["a.obj", "a", "a.ply.gz"])
+def test_unknown_ending_lists_the_known(tmp_path: Path, name: str) -> None:
+    for act in (lambda p: io.read(p), lambda p: io.write(p, np.zeros((1, 3)))):
+        with pytest.raises(FileFormatError, match=r"expected one of \.ply, \.pcd, .*\.e57"):
+            act(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "message"),
+    [
+        (np.zeros((0, 3)), "zero points"),
+        (np.zeros((4, 2)), r"shape \(4, 2\)"),
+        (np.zeros(3), r"shape \(3,\)"),
+        (["a", "b"], "expected \\(N, 3\\) real numbers"),
+        (np.zeros((1, 3), complex), "complex128"),
+        (PointCloud(np.zeros((2, 3)), {"red": np.zeros(3)}), "'red' has shape"),
+        (PointCloud(np.zeros((2, 3)), {"tag": np.array(["a", "b"])}), "'tag' has shape"),
+        (PointCloud(np.zeros((2, 3)), {"X": np.zeros(2)}), "'X' would be a second"),
+        (PointCloud(np.zeros((2, 3)), {"a b": np.zeros(2), "a_b": np.zeros(2)}), "second column"),
+    ],
+)
+def test_clouds_that_are_not_written(tmp_path: Path, cloud: PointCloud, message: str) -> None:
+    with pytest.raises(FileFormatError, match=rf"cannot write .*a\.ply: .*{message}"):
+        io.write(tmp_path / "a.ply", cloud)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_failing_write_leaves_the_old_file(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(ending)
+    path = tmp_path / f"a{ending}"
+    io.write(path, np.zeros((1, 3)))
+    before = path.read_bytes()
+    row = formats._BY_ENDING[ending]
+
+    def half(temporary: Path, cloud: PointCloud) -> None:
+        assert row.writer is not None
+        row.writer(temporary, cloud)
+        temporary.write_bytes(temporary.read_bytes()[:-1])
+        raise OSError(28, "No space left on device")
+
+    broken = formats.Format(ending, row.reader, half, row.note)
+    monkeypatch.setitem(formats._BY_ENDING, ending, broken)
+    with pytest.raises(FileFormatError, match="No space left on device"):
+        io.write(path, np.ones((5, 3)))
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_callers_arrays_are_left_alone(tmp_path: Path) -> None:
+    points = np.arange(6.0).reshape(2, 3)
+    points.flags.writeable = False
+    for ending in ENDINGS:
+        if ending not in PACKAGES:
+            io.write(tmp_path / f"a{ending}", PointCloud(points, {"k": np.arange(2)}))
+
+
+def test_table_of_formats() -> None:
+    assert len(set(ENDINGS)) == len(ENDINGS)
+    for row in io.FORMATS:
+        assert row.reads
+        assert row.writes
+        assert row.note
+        assert row.extra == ("io" if row.ending in PACKAGES else None)
+
+
+def test_a_format_may_lack_a_direction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = formats.Format(".ply", None, None, "neither")
+    monkeypatch.setitem(formats._BY_ENDING, ".ply", row)
+    with pytest.raises(FileFormatError, match="only written"):
+        io.read(tmp_path / "a.ply")
+    with pytest.raises(FileFormatError, match="only read"):
+        io.write(tmp_path / "a.ply", np.zeros((1, 3)))
+
+
+def test_import_is_light() -> None:
+    code = "import sys, vbreg.io; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"laspy", "pye57"} & set(done.stdout.split())
+
+
+def test_real_fragment(tmp_path: Path) -> None:
+    root = os.environ.get("VBREG_DATA")
+    if not root:
+        pytest.skip("VBREG_DATA is not set; it names the folder of the benchmark data")
+    path = Path(root) / "3dmatch/fragments/7-scenes-redkitchen/cloud_bin_0.npz"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    cloud = io.read(path)
+    assert len(cloud) > 10_000
+    for ending in (".ply", ".pcd", ".xyz", ".npz", ".bin"):
+        io.write(tmp_path / f"a{ending}", cloud)
+        np.testing.assert_array_equal(io.read(tmp_path / f"a{ending}").points, cloud.points)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vbreg import io
+from vbreg.errors import FileFormatError
+from vbreg.types import PointCloud
+
+ENDINGS = [".xyz", ".txt", ".asc", ".csv", ".pts"]
+
+
+def read(tmp_path: Path, text: str | bytes, ending: str = ".txt") -> PointCloud:
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return io.read(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_round_trip_to_the_last_digit(tmp_path: Path, utm: PointCloud, ending: str) -> None:
+    rng = np.random.default_rng(0)
+    points = np.concatenate([utm.points, rng.normal(size=(50, 3)) * 1e-9, [[np.nan, np.inf, 0]]])
+    io.write(tmp_path / f"a{ending}", points)
+    np.testing.assert_array_equal(io.read(tmp_path / f"a{ending}").points, points)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_attributes_come_back(tmp_path: Path, cloud: PointCloud, ending: str) -> None:
+    io.write(tmp_path / f"a{ending}", cloud)
+    back = io.read(tmp_path / f"a{ending}")
+    np.testing.assert_array_equal(back.points, cloud.points)
+    names = ["column_3", "column_4", "column_5"] if ending == ".pts" else list(cloud.attributes)
+    assert list(back.attributes) == names
+    for name, values in zip(names, cloud.attributes.values(), strict=True):
+        np.testing.assert_array_equal(back.attributes[name], values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 2 3\n4 5 6",
+        "1,2,3\r\n4,5,6\r\n",
+        "1;2;3\r4;5;6\r",
+        "1, 2, 3\n\n4,\t5, 6\n\n",
+        "  1\t2   3  \n\t4 5 6 # the last\n# end",
+        "# a comment\n1 2 3\n// another\n4 5 6\n",
+        "\ufeffx y z\n1 2 3\n4 5 6\n",
+        "X,Y,Z\n1,2,3\n4,5,6\n",
+        "//X Y Z\n1 2 3\n4 5 6\n",
+        '"x";"y";"z"\n1;2;3\n4;5;6\n',
+        "z y x\n3 2 1\n6 5 4\n",
+        "x y z\n1,2,3\n4,5,6\n",
+        "2\n1 2 3\n4 5 6\n",
+        "1,2,3,\n4,5,6,\n",
+        "name,x,y,z\ncar,1,2,3\ntree,4,5,6\n",
+        "1e0 +2 3.\n4 5 6\n",
+    ],
+)
+def test_many_ways_to_write_the_same(tmp_path: Path, text: str) -> None:
+    cloud = read(tmp_path, text)
+    np.testing.assert_array_equal(cloud.points, [[1, 2, 3], [4, 5, 6]])
+    assert not cloud.attributes
+
+
+def test_names_find_their_columns(tmp_path: Path) -> None:
+    cloud = read(tmp_path, "intensity,X,label,Y,Z,Z\n0.5,1,car,2,3,9\n0.25,4,bus,5,6,9\n", ".csv")
+    np.testing.assert_array_equal(cloud.points, [[1, 2, 3], [4, 5, 6]])
+    assert list(cloud.attributes) == ["intensity", "Z_1"]  # text columns have no place
+    np.testing.assert_array_equal(cloud.attributes["intensity"], [0.5, 0.25])
+
+
+def test_latin_1_comment_and_windows_nan(tmp_path: Path) -> None:
+    cloud = read(tmp_path, b"// 20 \xb0C\n1 2 3\n4 -nan(ind) nan\n")
+    np.testing.assert_array_equal(cloud.points, [[1, 2, 3], [4, np.nan, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello world\n", "the line 'hello world'; expected three numbers"),
+        ("1 2\n3 4\n", "the line '1 2'"),
+        ("1 2 3\n4 5\n", "not numbers"),
+        ("1 2 3\n4 5 six\n", "not numbers"),
+        ("1,2,3\n4,,6\n", "not numbers"),
+        ("1,5;2,5;3,5\n", "use '.' for decimals"),
+        ("a b c\n1 2 3\n", "a line that names x, y and z"),
+        ("x y z\n", "no line of numbers"),
+        ("x y z\na b c\n", "numbers for x, y and z"),
+        ("x y z w\n1 2 3\n", "4 names above 3 columns"),
+        ("x y z\n1 2\n", "2 columns; expected three"),
+        ("# nothing\n\n", "no line of numbers"),
+        ("\n \n", "no line of numbers"),
+        ("3\n1 2 3\n", "1 points; expected 3"),
+        (b"\0\1\2\3", "binary data"),
+        ("x y z\n".encode("utf-16"), "binary data"),
+        ("9" * 5000 + "\n1 2 3\n", "the line '999"),
+    ],
+)
+def test_bad_text(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        read(tmp_path, text)
