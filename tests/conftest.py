@@ -7,6 +7,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+# Read by OpenMP when torch is loaded: a waiting thread sleeps instead of spinning, so that tests
+# beside other work on the same cores take seconds and not minutes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numpy as np
 import pytest
 import torch

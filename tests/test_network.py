@@ -131,7 +131,7 @@ def test_descriptors_are_an_input() -> None:
     "wrong", [{"input": "rgb"}, {"input": "feat"}, {"descriptor_width": 33}, {"iterations": 0}]
 )
 def test_bad_configurations_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="expected|takes"):
+    with pytest.raises(ValueError, match=r"expected|takes"):
         NetworkConfig(**wrong)  # type: ignore[arg-type]
 
 

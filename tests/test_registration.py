@@ -7,9 +7,10 @@ import torch
 from tests.conftest import Problem, make_problem
 from vbreg import VBReg
 from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud, load_points
 from vbreg.metrics import pose_error
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.registration import LocalCloud, choose_device, load_points
+from vbreg.registration import choose_device
 from vbreg.voting import VotingConfig
 
 
@@ -102,7 +103,9 @@ def test_a_padded_batch_equals_its_singles(model: VBReg) -> None:
 
 def test_float32_float64_and_torch_agree(problem: Problem) -> None:
     network = VBReg.from_pretrained("indoor", device="cpu").network
-    single = VBReg(network).estimate(problem.source.astype(np.float32), torch.tensor(problem.target))
+    single = VBReg(network).estimate(
+        problem.source.astype(np.float32), torch.tensor(problem.target)
+    )
     double = VBReg(network.double()).estimate(problem.source, problem.target)
     assert_pose_close(single.T_target_source, double.T_target_source, 1e-3, 1e-4)
 
@@ -193,7 +196,12 @@ def test_bad_input_is_named(
 
 def test_clouds_come_in_many_forms() -> None:
     points = np.random.default_rng(0).random((10, 3))
-    for cloud in (points, points.tolist(), torch.from_numpy(points), SimpleNamespace(points=points)):
+    for cloud in (
+        points,
+        points.tolist(),
+        torch.from_numpy(points),
+        SimpleNamespace(points=points),
+    ):
         np.testing.assert_array_equal(load_points(cloud, "source"), points)
     with pytest.raises(VBRegError, match="source"):
         load_points(object(), "source")

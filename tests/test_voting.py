@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def test_wilson_ranks_order_as_the_bounds_do() -> None:
     entries = [(n, c) for n in range(1, 13) for c in range(n + 1)]
     by_rank = sorted(entries, key=lambda e: float(ranks[e]))
     bounds = [wilson_closed_form(c, n, 1.96) for n, c in by_rank]
-    assert all(a <= b + 1e-9 for a, b in zip(bounds, bounds[1:], strict=False))
+    assert all(a <= b + 1e-9 for a, b in pairwise(bounds))
     assert all(ranks[n, 0] == 0 for n in range(1, 13))
 
 

@@ -67,7 +67,7 @@ def spatial_attention(
 
 def attention_rows(query: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
     """softmax_j(beta_ij Q_i.K_j / sqrt(d)) (B, K, N). beta multiplies the logit; it is no mask."""
-    logits = (query @ key.transpose(-1, -2)) * (beta / math.sqrt(query.shape[-1]))
+    logits = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2) * beta
     if mask is not None:
         logits = logits.masked_fill(~mask.unsqueeze(-2), -torch.inf)
     return logits.softmax(-1)

@@ -59,8 +59,14 @@ def procrustes(source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor,
     t = mean_target.squeeze(-2) - (R @ mean_source.transpose(-1, -2)).squeeze(-1)
     # Two directions must carry signal. The bound is relative to the spread of the points, well
     # above rounding, well below the thinnest plane that a scan can show.
-    spread = ((w.unsqueeze(-1) * x.square()).sum((-1, -2)) * (w.unsqueeze(-1) * y.square()).sum((-1, -2))).sqrt()
-    sound = has_weight.squeeze(-1) & (S[..., 1] > 100 * torch.finfo(S.dtype).eps * spread) & (spread > 0)
+    spread = (
+        (w.unsqueeze(-1) * x.square()).sum((-1, -2)) * (w.unsqueeze(-1) * y.square()).sum((-1, -2))
+    ).sqrt()
+    sound = (
+        has_weight.squeeze(-1)
+        & (S[..., 1] > 100 * torch.finfo(S.dtype).eps * spread)
+        & (spread > 0)
+    )
     return from_rotation_translation(R, t), sound
 
 

@@ -6,20 +6,18 @@ the inlier threshold, before anything is computed in float32; the pose comes bac
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vbreg import io, pretrained
+from vbreg import pretrained
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
 from vbreg.correspondences import match
 from vbreg.descriptors import fpfh
@@ -33,12 +31,11 @@ from vbreg.estimation import (
     spectral_weights,
     squared_residuals,
 )
+from vbreg.frames import Cloud, LocalCloud, MatchProblem, Points, as_points, usable_rows
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
-from vbreg.types import Bool, Correspondences, Float64, PointCloud, Registration
-from vbreg.voting import VotingConfig, select_seeds, vote
-
-Points: TypeAlias = "ArrayLike | Tensor"
-Cloud: TypeAlias = "str | Path | PointCloud | Points | Any"  # or anything with `.points`
+from vbreg.timing import Stopwatch
+from vbreg.types import Bool, Correspondences, Float64, Registration
+from vbreg.voting import Seeds, VotingConfig, select_seeds, vote
 
 # Every length is a multiple of the voxel size.
 INLIER_THRESHOLD = 2.0
@@ -148,8 +145,8 @@ class VBReg:
         non-finite coordinate are ignored. A batch is solved as its problems would be one by one.
         """
         return self._estimate(
-            _array(source_points, "source_points"),
-            _array(target_points, "target_points"),
+            as_points(source_points, "source_points"),
+            as_points(target_points, "target_points"),
             mask=None if mask is None else np.asarray(mask, dtype=bool),
             inlier_threshold=_positive(
                 INLIER_THRESHOLD * self.voxel_size
@@ -171,26 +168,26 @@ class VBReg:
         seed: int | None,
         clock: Stopwatch,
     ) -> Registration:
-        valid = _valid_rows(source, target, mask)
-        batched = source.ndim == 3
-        problem = _Problem.of(source, target, valid, inlier_threshold, self._tensor_options())
+        valid = usable_rows(source, target, mask)
+        problem = MatchProblem.of(source, target, valid, inlier_threshold, self._tensor_options())
         with clock("network"), torch.inference_mode():
             output = self._run_network(problem, seed)
         estimate = self._search(output, problem, clock)
         with clock("refine"), torch.inference_mode():
-            estimate = refine(estimate, *problem.exact())
-            d2 = squared_residuals(estimate.T, *problem.exact()[:2])
-            inliers = (d2 < 1.0) & problem.mask.cpu()
-            score = inlier_score(estimate.T.unsqueeze(1), *problem.exact()).squeeze(1)
+            x, y, real = problem.exact()
+            start = Estimate(estimate.T.double().cpu(), estimate.determined.cpu())
+            estimate = refine(start, x, y, real)
+            inliers = (squared_residuals(estimate.T, x, y) < 1.0) & real
+            score = inlier_score(estimate.T.unsqueeze(1), x, y, real).squeeze(1)
             confidence = output.logits.float().sigmoid() * problem.mask
-        squeeze = slice(None) if batched else 0
+        one = slice(None) if source.ndim == 3 else 0
         return Registration(
-            T_target_source=problem.to_global(estimate.T)[squeeze],
+            T_target_source=problem.to_global(estimate.T)[one],
             correspondences=Correspondences(source, target),
-            inliers=inliers.numpy()[squeeze],
-            confidence=confidence.cpu().numpy()[squeeze],
-            score=score.numpy()[squeeze],
-            determined=estimate.determined.numpy()[squeeze],
+            inliers=inliers.numpy()[one],
+            confidence=confidence.cpu().numpy()[one],
+            score=score.numpy()[one],
+            determined=estimate.determined.numpy()[one],
             inlier_threshold=inlier_threshold,
             matches_found=source.shape[-2],
             timings=clock.seconds,
@@ -200,7 +197,7 @@ class VBReg:
         parameter = next(self.network.parameters())
         return {"device": parameter.device, "dtype": parameter.dtype}
 
-    def _run_network(self, problem: _Problem, seed: int | None) -> NetworkOutput:
+    def _run_network(self, problem: MatchProblem, seed: int | None) -> NetworkOutput:
         generator = None
         if seed is not None:
             generator = torch.Generator(self.device).manual_seed(seed)
@@ -213,109 +210,52 @@ class VBReg:
         )
         return output
 
-    def _search(self, output: NetworkOutput, problem: _Problem, clock: Stopwatch) -> Estimate:
-        """Sections 3.3 and 3.4 of the paper, up to the refinement."""
-        source, target, mask = problem.source, problem.target, problem.mask
-        sigma = self.network.sigma
+    def _search(self, output: NetworkOutput, problem: MatchProblem, clock: Stopwatch) -> Estimate:
+        """Sections 3.3 and 3.4 of the paper, up to the refinement.
+
+        Where the features leave no seed with enough company (a handful of matches, far from what
+        the network was trained on), the geometry votes alone.
+        """
         with clock("vote"), torch.inference_mode():
-            seeds = select_seeds(output.logits, source, mask, self.voting)
+            seeds = select_seeds(output.logits, problem.source, problem.mask, self.voting)
+        found = self._hypothesise(output.features, output.attention, seeds, problem, clock)
+        if not bool(found.determined.all()):
+            alike = (torch.ones_like(output.features[-1]),)
+            fallback = self._hypothesise(alike, (), seeds, problem, clock)
+            T = torch.where(found.determined[:, None, None], found.T, fallback.T)
+            found = Estimate(T, found.determined | fallback.determined)
+        return found
+
+    def _hypothesise(
+        self,
+        features: Sequence[Tensor],
+        attention: Sequence[tuple[Tensor, Tensor]],
+        seeds: Seeds,
+        problem: MatchProblem,
+        clock: Stopwatch,
+    ) -> Estimate:
+        source, target, mask, sigma = (
+            problem.source,
+            problem.target,
+            problem.mask,
+            self.network.sigma,
+        )
+        with clock("vote"), torch.inference_mode():
             members = vote(
-                output.features,
+                features,
                 source,
                 target,
                 seeds,
                 mask,
                 sigma=sigma,
                 config=self.voting,
-                attention=output.attention,
+                attention=attention,
             )
         with clock("estimate"), torch.inference_mode():
-            weights = spectral_weights(output.features[-1], source, target, members, sigma)
+            weights = spectral_weights(features[-1], source, target, members, sigma)
             T, sound = hypotheses(source, target, members, weights)
             score = inlier_score(T, source, target, mask)
             return best_hypothesis(T, sound & seeds.valid, score)
-
-
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """Matches in a local frame and in units of the inlier threshold: exact on the CPU, and in the
-    network's precision on its device."""
-
-    source64: Tensor  # (B, N, 3) float64, CPU
-    target64: Tensor
-    source: Tensor  # (B, N, 3)
-    target: Tensor
-    mask: Tensor  # (B, N)
-    origins: tuple[Float64, Float64]  # (B, 3) each
-    unit: float
-
-    @staticmethod
-    def of(
-        source: Float64, target: Float64, valid: Bool, unit: float, options: dict[str, Any]
-    ) -> _Problem:
-        valid = valid if valid.ndim == 2 else valid[None]
-        local, origins = [], []
-        for points in (source, target):
-            points = np.where(valid[..., None], points if points.ndim == 3 else points[None], 0.0)
-            origin = points.sum(1) / valid.sum(1)[:, None]
-            origins.append(origin)
-            shifted = (points - origin[:, None]) * valid[..., None]
-            local.append(torch.from_numpy(shifted / unit))
-        mask = torch.from_numpy(valid).to(options["device"])
-        return _Problem(
-            local[0],
-            local[1],
-            local[0].to(**options),
-            local[1].to(**options),
-            mask,
-            (origins[0], origins[1]),
-            unit,
-        )
-
-    def exact(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.source64, self.target64, self.mask.cpu()
-
-    def to_global(self, T_local: Tensor) -> Float64:
-        """(B, 4, 4) in the unit and the frames of the user's points."""
-        T = T_local.double().cpu().numpy().copy()
-        source_origin, target_origin = self.origins
-        moved = np.einsum("bij,bj->bi", T[:, :3, :3], source_origin)
-        T[:, :3, 3] = T[:, :3, 3] * self.unit + target_origin - moved
-        return T
-
-
-@dataclass(frozen=True, eq=False)
-class LocalCloud:
-    """A cloud's finite points about an origin of its own, so that float32 holds them."""
-
-    points: Tensor  # (N, 3) float32, CPU
-    origin: Float64  # (3,)
-    read: int
-    dropped: int
-
-    @staticmethod
-    def of(cloud: Cloud, role: str) -> LocalCloud:
-        points = load_points(cloud, role)
-        finite = np.isfinite(points).all(axis=1)
-        kept = points[finite]
-        if len(kept) < 3:
-            raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}: at least 3 are needed, "
-                "and a real scan has thousands; check that the file is the one you meant"
-            )
-        origin = kept.mean(axis=0)
-        local = torch.from_numpy((kept - origin).astype(np.float32))
-        return LocalCloud(local, origin, len(points), len(points) - len(kept))
-
-
-def load_points(cloud: Cloud, role: str) -> Float64:
-    """(N, 3) float64 from a path, an array, a tensor, a PointCloud or an object with `.points`."""
-    if isinstance(cloud, str | Path):
-        return io.read(cloud).points
-    points = _array(cloud.points if hasattr(cloud, "points") else cloud, role)
-    if points.ndim != 2:
-        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
-    return points
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -331,27 +271,6 @@ def choose_device(device: str | torch.device) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise VBRegError(f"device {device!r}: this torch sees no GPU; use 'cpu' or 'auto'")
     return chosen
-
-
-class Stopwatch:
-    """Seconds per stage, the GPU's queue drained at both ends."""
-
-    def __init__(self, on_stage: Callable[[str], None] | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self.on_stage = on_stage or (lambda stage: None)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        self.on_stage(stage)
-        start = self._now()
-        yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + self._now() - start
-
-    @staticmethod
-    def _now() -> float:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 def _choose_voxel_size(
@@ -411,39 +330,6 @@ def _match_clouds(
         ]
     indices = source_index.cpu().numpy(), target_index.cpu().numpy()
     return Correspondences(ends[0], ends[1], *indices), found
-
-
-def _array(points: Points, name: str) -> Float64:
-    """(..., N, 3) float64; the caller's array is never written to."""
-    if isinstance(points, Tensor):
-        points = points.detach().cpu().numpy()
-    try:
-        array = np.asarray(points, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise VBRegError(
-            f"{name} is a {type(points).__name__}: expected points (N, 3) as an array, a tensor, "
-            "a path, or an object with .points"
-        ) from error
-    if array.ndim not in (2, 3) or array.shape[-1] != 3:
-        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
-    return array
-
-
-def _valid_rows(source: Float64, target: Float64, mask: Bool | None) -> Bool:
-    """Rows that are real and finite in both clouds, with the shapes checked."""
-    if source.shape != target.shape:
-        raise VBRegError(
-            f"source_points {source.shape} and target_points {target.shape} differ in shape: row n "
-            "of one is matched to row n of the other"
-        )
-    if mask is not None and mask.shape != source.shape[:-1]:
-        raise VBRegError(f"mask has shape {mask.shape}: expected {source.shape[:-1]}")
-    finite = np.isfinite(source) & np.isfinite(target)
-    valid: Bool = np.all(finite, axis=-1) & (True if mask is None else mask)
-    fewest = int(valid.sum(-1).min()) if valid.size else 0
-    if fewest < 3:
-        raise VBRegError(f"{fewest} usable correspondences: at least 3 are needed to fix a pose")
-    return valid
 
 
 def _positive(value: float, name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import time
@@ -24,14 +25,14 @@ from vbreg.pretrained import save_network
 class TrainConfig:
     minutes: float = 8.0
     seed: int = 0
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     weight_decay: float = 1e-6
-    warmup_steps: int = 200
+    warmup_steps: int = 100
     gradient_clip: float = 1.0
     ema: float = 0.999
     inlier_threshold: float = 0.10  # metres; the unit of the network
     sizes: tuple[int, ...] = (500, 1000, 1000, 2000)  # correspondences a step, drawn evenly
-    pairs_of_1000: int = 64  # batch at 1000 correspondences; others scale with 1 / N^2
+    pairs_of_1000: int = 64  # batch at 1000 correspondences; others as memory allows
     prior_mean: bool = True  # train the prior pass on the mean, which inference uses
 
 
@@ -48,7 +49,9 @@ class MatchSampler:
     def __init__(self, sets: list[MatchSet], config: TrainConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.generator = torch.Generator(device).manual_seed(config.seed)
-        points = [torch.cat([torch.as_tensor(s.source), torch.as_tensor(s.target)], 1) for s in sets]
+        points = [
+            torch.cat([torch.as_tensor(s.source), torch.as_tensor(s.target)], 1) for s in sets
+        ]
         self.points = torch.cat(points).to(device)  # (M, 6) metres
         self.labels = torch.cat([torch.as_tensor(s.labels) for s in sets]).to(device)
         sizes = torch.tensor([len(s.labels) for s in sets])
@@ -57,9 +60,10 @@ class MatchSampler:
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            choice = torch.randint(len(self.config.sizes), (), generator=self.generator, device=self.device)
-            N = self.config.sizes[int(choice)]
-            yield self.draw(min(4 * self.config.pairs_of_1000, self.config.pairs_of_1000 * 10**6 // N**2), N)
+            sizes = self.config.sizes
+            choice = torch.randint(len(sizes), (), generator=self.generator, device=self.device)
+            N = sizes[int(choice)]
+            yield self.draw(max(1, int(self.config.pairs_of_1000 * min(1e3 / N, 1e6 / N**2))), N)
 
     def draw(self, B: int, N: int) -> Batch:
         rows = self._choose_rows(B, N)
@@ -97,7 +101,9 @@ class MatchSampler:
             R = random_rotation(B, generator=self.generator, device=self.device)
             noise = torch.randn(end.shape, generator=self.generator, device=self.device)
             scale = 0.005 * self._uniform(B, 1, 1)
-            moved.append(((end + scale * noise) @ R.transpose(-1, -2)) / self.config.inlier_threshold)
+            moved.append(
+                ((end + scale * noise) @ R.transpose(-1, -2)) / self.config.inlier_threshold
+            )
         return moved[0], moved[1]
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -119,9 +125,7 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(config.seed)
     network = VariationalNonLocalNetwork(network_config).to(device)
-    averaged = torch.optim.swa_utils.AveragedModel(
-        network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
-    )
+    averaged = copy.deepcopy(network).eval().requires_grad_(False)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
@@ -141,17 +145,20 @@ def train(
         norm = torch.nn.utils.clip_grad_norm_(network.parameters(), config.gradient_clip)
         if torch.isfinite(norm):
             optimizer.step()
-            averaged.update_parameters(network)
+            average_weights(averaged, network, min(config.ema, (1 + steps) / (10 + steps)))
         else:
             skipped += 1
         steps, pairs = steps + 1, pairs + len(batch.labels)
         if steps % 50 == 0:
-            record = {"step": steps, "pairs": pairs, "minutes": round(elapsed, 2), "skipped": skipped}
-            record |= {k: round(float(v), 4) for k, v in terms._asdict().items()}
+            record = {
+                "step": steps,
+                "pairs": pairs,
+                "minutes": round(elapsed, 2),
+                "skipped": skipped,
+            }
+            record |= {k: round(float(v.detach()), 4) for k, v in terms._asdict().items()}
             print(json.dumps(record), file=log, flush=True)
             print(record, flush=True)
-    trained = averaged.module
-    assert isinstance(trained, VariationalNonLocalNetwork)
     path = output / "universal.safetensors"
     about = {
         "steps": steps,
@@ -160,8 +167,14 @@ def train(
         "match_sets": len(sets),
         "config": asdict(config),
     }
-    save_network(path, trained, about)
+    save_network(path, averaged, about)
     return path
+
+
+@torch.no_grad()
+def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
+    """Exponential moving average; a `decay` that grows from small lets early weights go."""
+    torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
 
 
 def _schedule(step: int, progress: float, config: TrainConfig) -> float:

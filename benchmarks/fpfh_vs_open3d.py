@@ -1,0 +1,112 @@
+"""Our FPFH beside Open3D's: inlier ratio of the 1-NN matches and time of normals + FPFH.
+
+    python benchmarks/fpfh_vs_open3d.py --root DATA --pairs 20
+
+DATA (or the environment variable VBREG_DATA) holds the folder `3dmatch`. The pairs are spread
+evenly over its scenes. Times are the best of `--repeats` runs, both methods in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import open3d as o3d
+import torch
+from torch import Tensor
+
+from vbreg.clouds import normals, voxel_downsample
+from vbreg.correspondences import label, match
+from vbreg.descriptors import fpfh
+from vbreg.geometry import random_rotation
+
+
+def ours(points: Tensor, voxel_size: float) -> Tensor:
+    return fpfh(points, normals(points, 2 * voxel_size), 5 * voxel_size)
+
+
+def open3d_fpfh(points: Tensor, voxel_size: float) -> Tensor:
+    search = o3d.geometry.KDTreeSearchParamHybrid
+    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points.double().numpy()))
+    cloud.estimate_normals(search(2 * voxel_size, 30))
+    feature = o3d.pipelines.registration.compute_fpfh_feature(cloud, search(5 * voxel_size, 100))
+    return torch.from_numpy(np.array(feature.data.T))
+
+
+def list_pairs(root: Path, benchmark: str, count: int) -> list[tuple[Path, Path, Tensor]]:
+    """Source file, target file and T_target_source of pairs spread over all scenes."""
+    found = []
+    for log in sorted((root / "3dmatch" / "benchmarks" / benchmark).glob("*/gt.log")):
+        fragments = root / "3dmatch" / "fragments" / log.parent.name
+        lines = log.read_text().splitlines()
+        for start in range(0, len(lines) // 5 * 5, 5):
+            i, j = lines[start].split()[:2]
+            T_i_j = np.array([line.split() for line in lines[start + 1 : start + 5]], dtype=float)
+            T_j_i = torch.from_numpy(np.linalg.inv(T_i_j)).float()
+            files = (fragments / f"cloud_bin_{k}.npz" for k in (i, j))
+            found.append((*files, T_j_i))
+    if not found:
+        raise SystemExit(f"no pairs of {benchmark} under {root}: check --root")
+    return [found[k] for k in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
+
+
+def best_time(
+    describe: Callable[[Tensor, float], Tensor], points: Tensor, voxel_size: float, repeats: int
+) -> tuple[Tensor, float]:
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        features = describe(points, voxel_size)
+        best = min(best, time.perf_counter() - begin)
+    return features, best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=os.environ.get("VBREG_DATA"))
+    parser.add_argument("--benchmark", choices=["3DMatch", "3DLoMatch"], default="3DMatch")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--voxel-size", type=float, default=0.05)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rotate", action="store_true", help="turn every cloud at random first")
+    args = parser.parse_args()
+    if args.root is None:
+        parser.error("give --root or set VBREG_DATA")
+
+    methods = {"open3d": open3d_fpfh, "vbreg": ours}
+    ratio: dict[str, list[float]] = {name: [] for name in methods}
+    seconds = dict.fromkeys(methods, 0.0)
+    generator = torch.Generator().manual_seed(0)
+    pairs = list_pairs(args.root, args.benchmark, args.pairs)
+    for *files, T in pairs:
+        clouds = [
+            voxel_downsample(torch.from_numpy(np.load(f)["pcd"]), args.voxel_size) for f in files
+        ]
+        turned = [
+            points @ random_rotation(generator=generator).T if args.rotate else points
+            for points in clouds
+        ]
+        for name, describe in methods.items():
+            features = []
+            for points in turned:
+                f, t = best_time(describe, points, args.voxel_size, args.repeats)
+                features.append(f)
+                seconds[name] += t
+            i, j = match(*features)
+            inlier = label(clouds[0][i], clouds[1][j], T, 2 * args.voxel_size)
+            ratio[name].append(float(inlier.double().mean()))
+
+    print(f"{len(pairs)} pairs of {args.benchmark}, {torch.get_num_threads()} threads")
+    print(f"{'method':8} {'inlier ratio %':>14} {'ms per cloud':>13} {'time / open3d':>14}")
+    for name in methods:
+        milliseconds = 500 * seconds[name] / len(pairs)
+        relative = seconds[name] / seconds["open3d"]
+        print(f"{name:8} {100 * np.mean(ratio[name]):14.2f} {milliseconds:13.1f} {relative:14.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Point clouds before description: one point per voxel, normals, and the scale of it all.
+
+Everything runs in the frame it is given: move clouds with large coordinates (UTM) near the origin
+before converting them to float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vbreg.errors import VBRegError
+from vbreg.neighbors import Neighbors, check_points, check_positive, radius_knn
+
+_MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
+_SPREADS = 8  # averaging steps that find the side of a surface on which its surroundings lie
+_CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
+_SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
+_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
+_MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
+_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
+
+
+def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
+    """Mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
+    voxel = voxel_index(points, voxel_size)
+    if len(points) == 0:
+        return points
+    order = torch.argsort(voxel, stable=True)
+    count = torch.bincount(voxel)
+    # Bags rather than a scatter: float atomics on a GPU would make the mean depend on luck.
+    mean = F.embedding_bag(order, points.double(), count.cumsum(0) - count, mode="mean")
+    return mean.to(points.dtype)
+
+
+def voxel_index(points: Tensor, voxel_size: float) -> Tensor:
+    """Row of `voxel_downsample` that each point (N, 3) went into -> (N,) int64."""
+    check_points("points", points)
+    check_positive("voxel_size", voxel_size)
+    if len(points) == 0:
+        return torch.zeros(0, dtype=torch.int64, device=points.device)
+    return torch.unique(_voxel_keys(points, voxel_size), return_inverse=True)[1]
+
+
+def normals(points: Tensor, radius: float, max_neighbors: int = 30) -> Tensor:
+    """Unit normals (N, 3) of points (N, 3): least principal axis of each neighbourhood.
+
+    The sign points to the side on which the surroundings lie (the inside of a room, the hollow of
+    a bend), so a rotated cloud has rotated normals. Where nothing in reach bends, the cloud's
+    centroid decides. A point with fewer than three neighbours gets some unit vector.
+    """
+    neighbors = radius_knn(points, None, radius, max_neighbors)
+    if len(points) == 0:
+        return points
+    centroid = points.double().mean(0)
+    x = points.double() - centroid  # (N, 3)
+    n = smallest_eigenvectors(_covariances(x, neighbors))
+    side = _surroundings(x, neighbors) - x + _CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
+    n = torch.where((n * side).sum(-1, keepdim=True) < 0, -n, n)
+    return n.to(points.dtype)
+
+
+def smallest_eigenvectors(A: Tensor) -> Tensor:
+    """Unit eigenvectors (N, 3) of the least eigenvalue of symmetric A (N, 3, 3), in closed form.
+
+    Where two least eigenvalues are equal the answer is some unit vector of their plane.
+    """
+    eye = torch.eye(3, dtype=A.dtype, device=A.device)
+    mean = A.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    B = A - mean * eye
+    scale = (B.square().sum((-1, -2)) / 6).sqrt()[:, None, None]  # (N, 1, 1)
+    B = B / scale.clamp_min(torch.finfo(A.dtype).tiny)
+    # The eigenvalues of B are 2 cos of three angles 120 degrees apart.
+    angle = torch.arccos((torch.linalg.det(B) / 2).clamp(-1, 1)) / 3
+    C = B - (2 * torch.cos(angle + 2 * math.pi / 3))[:, None, None] * eye  # rank 2
+    crosses = torch.linalg.cross(C, C.roll(1, dims=-2))  # (N, 3, 3) each along the null space
+    normal = _longest_row(crosses)
+    # Rank 1 (points on a line): any direction across the line. Rank 0 (one point): any direction.
+    line = F.normalize(_longest_row(C), dim=-1)
+    across = torch.linalg.cross(line, eye[line.abs().argmin(-1)])
+    small = torch.linalg.vector_norm(normal, dim=-1, keepdim=True) < 1e-6
+    normal = torch.where(small, across, normal)
+    tiny = torch.linalg.vector_norm(normal, dim=-1, keepdim=True) < 1e-6
+    return F.normalize(torch.where(tiny, eye[2], normal), dim=-1)
+
+
+def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
+    """A voxel size that suits both clouds, from their own extent and spacing, to 2 digits.
+
+    Each cloud then has about 4500 voxels on densely sampled surfaces, or as many as its spacing
+    allows. Far, thinly sampled parts do not count, so a street scan keeps its detail.
+    """
+    sizes = []
+    for name, points in (("source", source), ("target", target)):
+        check_points(name, points)
+        extent = float((points.amax(0) - points.amin(0)).amax()) if len(points) else 0.0
+        if extent == 0.0:
+            raise VBRegError(
+                f"the scale of {name} cannot be estimated from {len(points)} points "
+                "without extent: give voxel_size"
+            )
+        sizes.append(_own_voxel_size(points, extent))
+    return float(f"{math.sqrt(sizes[0] * sizes[1]):.1e}")
+
+
+def _own_voxel_size(points: Tensor, extent: float) -> float:
+    """The voxel size for one cloud, searched from coarse to fine in steps of sqrt(2)."""
+    points = points[:: math.ceil(len(points) / _SCALE_SAMPLE)].double()
+    size, before = extent / 2, 1.0
+    tried = []
+    while True:
+        size /= math.sqrt(2)
+        voxels, on_surface = _count_voxels(points, size)
+        if on_surface >= _SURFACE_VOXELS:
+            excess = math.log(on_surface / _SURFACE_VOXELS) / math.log(on_surface / before)
+            return size * 2 ** (excess / 2)  # log-linear between the last two sizes
+        tried.append((on_surface, size))
+        if voxels > _MAX_OCCUPANCY * len(points) or size < 4 * extent / _MAX_CELLS:
+            break
+        before = max(on_surface, 1)
+    most = max(count for count, _ in tried)
+    return min(size for count, size in tried if count >= 0.9 * most)
+
+
+def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:
+    """How many voxels hold points (N, 3), and how many of those lie within a sampled surface."""
+    cell = ((points - points.amin(0)) / size + 0.5).long() + 1  # (N, 3), an empty layer below
+    _, ny, nz = (cell.amax(0) + 2).tolist()  # and one above
+    stride = torch.tensor([ny * nz, nz, 1], device=points.device)
+    key = torch.unique((cell * stride).sum(-1))  # (V,) ascending
+    step = torch.tensor([-1, 0, 1], device=points.device)
+    column = key[:, None] + (step[:, None] * stride[0] + step * stride[1]).reshape(-1)  # (V, 9)
+    above = torch.searchsorted(key, column + 1, right=True)
+    around = (above - torch.searchsorted(key, column - 1)).sum(-1) - 1
+    return len(key), int((around >= _SURFACE_NEIGHBORS).sum())
+
+
+def _voxel_keys(points: Tensor, voxel_size: float) -> Tensor:
+    """One integer (N,) per point, equal for points of one voxel, ascending in x, y, z."""
+    low = points.amin(0)
+    # Half a voxel of margin keeps points on a regular lattice away from the voxels' faces.
+    cell = ((points - low) / voxel_size + 0.5).floor()
+    widest = float(cell.amax()) + 1
+    if widest > _MAX_CELLS:
+        raise VBRegError(
+            f"voxel_size is {voxel_size:g}, but the cloud is {widest:.3g} such voxels wide: "
+            f"expected at most {_MAX_CELLS}; give a larger voxel_size or drop far outliers"
+        )
+    x, y, z = cell.long().unbind(-1)
+    return (x * (y.amax() + 1) + y) * (z.amax() + 1) + z
+
+
+def _covariances(x: Tensor, neighbors: Neighbors) -> Tensor:
+    """Covariance (N, 3, 3) of the neighbourhood of each point of x (N, 3)."""
+    index, _, valid = neighbors
+    weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)  # (N, k)
+    offset = (x[index] - x[:, None]) * weight[..., None].sqrt()  # (N, k, 3)
+    mean = (offset * weight[..., None].sqrt()).sum(1)  # (N, 3)
+    return offset.transpose(-1, -2) @ offset - mean[:, :, None] * mean[:, None, :]
+
+
+def _surroundings(x: Tensor, neighbors: Neighbors) -> Tensor:
+    """Mean (N, 3) of what surrounds each point of x (N, 3), well beyond the neighbourhood."""
+    index, _, valid = neighbors
+    weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)
+    for _ in range(_SPREADS):
+        x = F.embedding_bag(index, x, mode="sum", per_sample_weights=weight)
+    return x
+
+
+def _longest_row(rows: Tensor) -> Tensor:
+    """(N, r, 3) -> (N, 3)."""
+    longest = rows.square().sum(-1).argmax(-1)
+    return rows[torch.arange(len(rows), device=rows.device), longest]

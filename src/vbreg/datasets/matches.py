@@ -1,0 +1,178 @@
+"""Match sets to train on: what 1-NN matching makes of a pair, and which matches are right.
+
+A shard keeps every cloud once, in whole millimetres, and a match as the index of the target point,
+so that a set of 4000 matches costs about 9 kB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import torch
+
+from vbreg import clouds, correspondences, descriptors
+from vbreg.datasets.pairs import Pair, inverse
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.types import Bool, Float32, Float64, Int64
+
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """A cloud at the working resolution and its descriptors."""
+
+    points: Float32  # (N, 3)
+    descriptors: Float32  # (N, 33)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchSet:
+    """Row n says that point n of the source cloud matches `target_cloud[target_index[n]]`."""
+
+    name: str
+    source: Float32  # (N, 3) metres
+    target_cloud: Float32  # (M, 3)
+    target_index: Int64  # (N,)
+    labels: Bool  # (N,) the match is right
+    T_target_source: Float64  # (4, 4)
+    overlap: float
+
+    @property
+    def target(self) -> Float32:
+        """(N, 3), row by row with `source`."""
+        return self.target_cloud[self.target_index]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def describe(points: Float64, voxel_size: float = 0.05) -> Features:
+    """Downsample to `voxel_size` v, normals within 2v, FPFH within 5v."""
+    coarse = clouds.voxel_downsample(torch.as_tensor(np.array(points)).float(), voxel_size)
+    normals = clouds.normals(coarse, 2 * voxel_size)
+    features = descriptors.fpfh(coarse, normals, 5 * voxel_size)
+    return Features(coarse.numpy(), features.numpy())
+
+
+def match_features(
+    name: str,
+    source: Features,
+    target: Features,
+    T_target_source: Float64,
+    overlap: float,
+    voxel_size: float = 0.05,
+) -> MatchSet:
+    """1-NN from every source point; right where the pose brings the two within 2v."""
+    source_index, target_index = correspondences.match(
+        torch.from_numpy(source.descriptors), torch.from_numpy(target.descriptors)
+    )
+    if len(source_index) != len(source.points):
+        raise AssertionError("1-NN without a mutual check matches every source point")
+    labels = correspondences.label(
+        torch.from_numpy(source.points).double(),
+        torch.from_numpy(target.points).double()[target_index],
+        torch.from_numpy(T_target_source),
+        2 * voxel_size,
+    )
+    return MatchSet(
+        name,
+        source.points,
+        target.points,
+        target_index.numpy(),
+        labels.numpy(),
+        T_target_source,
+        overlap,
+    )
+
+
+def match_sets(pair: Pair, voxel_size: float = 0.05) -> tuple[MatchSet, MatchSet]:
+    """The pair matched from source to target and from target to source."""
+    source, target = describe(pair.source, voxel_size), describe(pair.target, voxel_size)
+    T, overlap = pair.T_target_source, np.nan if pair.overlap is None else pair.overlap
+    return (
+        match_features(pair.name, source, target, T, overlap, voxel_size),
+        match_features(f"{pair.name} back", target, source, inverse(T), overlap, voxel_size),
+    )
+
+
+def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
+    """One npz for many match sets; a cloud that several sets share is stored once."""
+    stored: dict[int, int] = {}
+    points: list[Float32] = []
+    for cloud in (c for s in sets for c in (s.source, s.target_cloud)):
+        if id(cloud) not in stored:
+            stored[id(cloud)] = len(points)
+            points.append(cloud)
+    millimetres = np.round(np.concatenate(points).astype(np.float64) * 1000)
+    if np.abs(millimetres).max() > np.iinfo(np.int16).max:
+        raise VBRegError(f"{path}: a shard holds clouds within 32 m of their origin")
+    if max(map(len, points)) > np.iinfo(np.uint16).max:
+        raise VBRegError(f"{path}: a shard holds clouds of at most 65535 points")
+    np.savez_compressed(
+        path,
+        version=np.array(VERSION),
+        names=np.array([s.name for s in sets]),
+        points=millimetres.astype(np.int16),
+        cloud_start=np.cumsum([0] + [len(p) for p in points]),
+        clouds=np.array([[stored[id(s.source)], stored[id(s.target_cloud)]] for s in sets]),
+        target_index=np.concatenate([s.target_index for s in sets]).astype(np.uint16),
+        labels=np.packbits(np.concatenate([s.labels for s in sets])),
+        T_target_source=np.stack([s.T_target_source for s in sets]),
+        overlap=np.array([s.overlap for s in sets], dtype=np.float32),
+    )
+
+
+class Shard(Sequence[MatchSet]):
+    """The match sets of one file; the arrays of a set are put together when it is asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        if not Path(path).exists():
+            raise FileFormatError(f"no shard of match sets: looked for {Path(path).absolute()}")
+        with np.load(path, allow_pickle=False) as data:
+            if "version" not in data or int(data["version"]) != VERSION:
+                raise FileFormatError(f"{path} is not a shard of match sets, version {VERSION}")
+            self.names: tuple[str, ...] = tuple(str(name) for name in data["names"])
+            self.overlap: Float32 = data["overlap"]
+            self._T: Float64 = data["T_target_source"]
+            points = data["points"].astype(np.float32) / np.float32(1000)
+            self._clouds = np.split(points, data["cloud_start"][1:-1])
+            self._ends: Int64 = data["clouds"]
+            counts = [len(self._clouds[source]) for source, _ in self._ends]
+            cuts = np.cumsum(counts)
+            self._index = np.split(data["target_index"].astype(np.int64), cuts[:-1])
+            labels = np.unpackbits(data["labels"], count=int(cuts[-1])).astype(bool)
+            self._labels = np.split(labels, cuts[:-1])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> MatchSet: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MatchSet]: ...
+    def __getitem__(self, index: int | slice) -> MatchSet | list[MatchSet]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        source, target = (self._clouds[k] for k in self._ends[index])
+        return MatchSet(
+            self.names[index],
+            source,
+            target,
+            self._index[index],
+            self._labels[index],
+            self._T[index],
+            float(self.overlap[index]),
+        )
+
+    def __iter__(self) -> Iterator[MatchSet]:
+        return (self[k] for k in range(len(self)))
+
+
+def read_shard(path: str | Path) -> Shard:
+    """The match sets of a file that `write_shard` wrote."""
+    return Shard(path)

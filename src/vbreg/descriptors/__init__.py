@@ -1,0 +1,6 @@
+"""What describes a point: our own FPFH, or descriptors that the user brings along."""
+
+from vbreg.descriptors.fpfh import fpfh
+from vbreg.descriptors.precomputed import Described, read_described_pair, read_descriptors
+
+__all__ = ["Described", "fpfh", "read_described_pair", "read_descriptors"]

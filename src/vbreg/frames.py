@@ -1,0 +1,138 @@
+"""From the user's frames and units to the ones computed in, and back.
+
+Points may lie millions of metres from their origin and come as files, arrays or tensors. Here they
+become float32 about an origin of their own, and poses go back to float64 in the user's frames.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from vbreg import io
+from vbreg.errors import VBRegError
+from vbreg.types import Bool, Float64
+
+Points: TypeAlias = "ArrayLike | Tensor"
+Cloud: TypeAlias = Any  # a path, points (N, 3), a PointCloud or anything with `.points`
+
+
+@dataclass(frozen=True, eq=False)
+class LocalCloud:
+    """A cloud's finite points about an origin of its own, so that float32 holds them."""
+
+    points: Tensor  # (N, 3) float32, CPU
+    origin: Float64  # (3,)
+    read: int
+    dropped: int
+
+    @staticmethod
+    def of(cloud: Cloud, role: str) -> LocalCloud:
+        points = load_points(cloud, role)
+        finite = np.isfinite(points).all(axis=1)
+        kept = points[finite]
+        if len(kept) < 3:
+            raise VBRegError(
+                f"{role} has {len(kept)} finite points of {len(points)}: at least 3 are needed, "
+                "and a real scan has thousands; check that the file is the one you meant"
+            )
+        origin = kept.mean(axis=0)
+        local = torch.from_numpy((kept - origin).astype(np.float32))
+        return LocalCloud(local, origin, len(points), len(points) - len(kept))
+
+
+def load_points(cloud: Cloud, role: str) -> Float64:
+    """(N, 3) float64 from a path, an array, a tensor, a PointCloud or an object with `.points`."""
+    if isinstance(cloud, str | os.PathLike):
+        return io.read(cloud).points
+    points = as_points(cloud.points if hasattr(cloud, "points") else cloud, role)
+    if points.ndim != 2:
+        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
+    return points
+
+
+@dataclass(frozen=True, eq=False)
+class MatchProblem:
+    """Matches in a local frame and in units of the inlier threshold: exact on the CPU, and in the
+    network's precision on its device."""
+
+    source64: Tensor  # (B, N, 3) float64, CPU
+    target64: Tensor
+    source: Tensor  # (B, N, 3)
+    target: Tensor
+    mask: Tensor  # (B, N)
+    origins: tuple[Float64, Float64]  # (B, 3) each
+    unit: float
+
+    @staticmethod
+    def of(
+        source: Float64, target: Float64, valid: Bool, unit: float, options: dict[str, Any]
+    ) -> MatchProblem:
+        valid = np.atleast_2d(valid)
+        local, origins = [], []
+        for points in (source, target):
+            points = np.where(valid[..., None], points if points.ndim == 3 else points[None], 0.0)
+            origin = points.sum(1) / valid.sum(1)[:, None]
+            origins.append(origin)
+            shifted = (points - origin[:, None]) * valid[..., None]
+            local.append(torch.from_numpy(shifted / unit))
+        mask = torch.from_numpy(valid).to(options["device"])
+        return MatchProblem(
+            local[0],
+            local[1],
+            local[0].to(**options),
+            local[1].to(**options),
+            mask,
+            (origins[0], origins[1]),
+            unit,
+        )
+
+    def exact(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.source64, self.target64, self.mask.cpu()
+
+    def to_global(self, T_local: Tensor) -> Float64:
+        """(B, 4, 4) in the unit and the frames of the user's points."""
+        T = T_local.double().cpu().numpy().copy()
+        source_origin, target_origin = self.origins
+        moved = np.einsum("bij,bj->bi", T[:, :3, :3], source_origin)
+        T[:, :3, 3] = T[:, :3, 3] * self.unit + target_origin - moved
+        return T
+
+
+def as_points(points: Points, name: str) -> Float64:
+    """(..., N, 3) float64; the caller's array is never written to."""
+    if isinstance(points, Tensor):
+        points = points.detach().cpu().numpy()
+    try:
+        array = np.asarray(points, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise VBRegError(
+            f"{name} is a {type(points).__name__}: expected points (N, 3) as an array, a tensor, "
+            "a path, or an object with .points"
+        ) from error
+    if array.ndim not in (2, 3) or array.shape[-1] != 3:
+        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
+    return array
+
+
+def usable_rows(source: Float64, target: Float64, mask: Bool | None) -> Bool:
+    """Rows that are real and finite in both clouds, with the shapes checked."""
+    if source.shape != target.shape:
+        raise VBRegError(
+            f"source_points {source.shape} and target_points {target.shape} differ in shape: row n "
+            "of one is matched to row n of the other"
+        )
+    if mask is not None and mask.shape != source.shape[:-1]:
+        raise VBRegError(f"mask has shape {mask.shape}: expected {source.shape[:-1]}")
+    finite = np.isfinite(source) & np.isfinite(target)
+    valid: Bool = np.all(finite, axis=-1) & (True if mask is None else mask)
+    fewest = int(valid.sum(-1).min()) if valid.size else 0
+    if fewest < 3:
+        raise VBRegError(f"{fewest} usable correspondences: at least 3 are needed to fix a pose")
+    return valid

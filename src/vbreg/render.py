@@ -1,0 +1,301 @@
+"""Pictures of point clouds from numpy and Pillow alone: no window, no GPU, no 3D library.
+
+Points are drawn as small balls into a depth buffer, orthographically, and the buffer is shaded
+where its neighbourhood lies nearer to the eye (eye-dome lighting), which shows form without
+normals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
+
+from vbreg.errors import VBRegError
+from vbreg.io import atomic_path
+from vbreg.types import Float32, Float64
+
+Colour: TypeAlias = tuple[int, int, int]
+Pixels: TypeAlias = NDArray[np.uint8]  # (H, W, 3)
+
+SOURCE: Colour = (242, 155, 10)  # orange
+TARGET: Colour = (44, 110, 200)  # blue; the pair stays apart for colour-blind eyes
+BACKGROUND: Colour = (250, 250, 248)
+INK: Colour = (38, 42, 48)
+FAINT: Colour = (128, 134, 142)
+
+SIZE = (1600, 800)  # of the whole picture
+HEADER = 84  # rows for the title and the captions
+ENDINGS = (".png", ".jpg", ".jpeg")
+SUPERSAMPLE = 2
+MOST_POINTS = 400_000  # per cloud
+EYE_DOME = ((2, 0.45), (6, 0.3), (14, 0.25))  # distance in fine pixels, weight
+LARGEST_BALL = 12  # radius in fine pixels
+ROUNDNESS = 0.4  # of the balls: 1 is a sphere, 0 a disc
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """An orthographic view: the rows of `axes` point right, up and towards the eye."""
+
+    axes: Float64  # (3, 3)
+    centre: Float64  # (3,) the point in the middle of the picture
+    pixels_per_unit: float
+
+    @staticmethod
+    def facing(points: Float64) -> Camera:
+        """The 3/4 view that shows most of `points`; `framing` then sets centre and scale."""
+        centre = points.mean(axis=0)
+        offsets = points - centre
+        up, from_camera = _up(points)
+        if from_camera:  # look the way the sensor looked, a little from one side
+            forward, elevation, turns = np.array([0.0, 0.0, 1.0]), 25.0, [-20, 20]
+        else:
+            (forward, elevation), turns = _heading(offsets, up), [25, -25, 155, -155]
+        views = [_view(_turn(forward, up, degrees), up, elevation) for degrees in turns]
+        sample = offsets[:: max(1, len(offsets) // 20_000)]
+        return Camera(max(views, key=lambda axes: _visible(sample @ axes.T)), centre, 1.0)
+
+    def framing(self, points: Float64, width: int, height: int) -> Camera:
+        """The same view, moved and scaled so that nearly all `points` fill the picture."""
+        flat = points @ self.axes.T
+        low, high = np.percentile(flat, [2, 98], axis=0)
+        tail = 0.1 * (high - low)  # so much of a long tail is shown, and all of a short one
+        low = np.maximum(flat.min(axis=0), low - tail)
+        high = np.minimum(flat.max(axis=0), high + tail)
+        span = np.maximum(high - low, 1e-9)
+        scale = 0.94 * min(width / span[0], height / span[1])
+        return replace(self, centre=(low + high) / 2 @ self.axes, pixels_per_unit=float(scale))
+
+    def project(self, points: Float64, width: int, height: int) -> Float64:
+        """(N, 3) column, row and depth away from the eye, all in pixels."""
+        seen = (points - self.centre) @ self.axes.T * self.pixels_per_unit
+        return np.stack([seen[:, 0] + width / 2, height / 2 - seen[:, 1], -seen[:, 2]], axis=1)
+
+
+def before_after(
+    source: ArrayLike,  # (N, 3)
+    target: ArrayLike,  # (M, 3)
+    T_target_source: ArrayLike,  # (4, 4)
+    path: str | PathLike[str],
+    title: str = "vbreg",
+) -> None:
+    """Write a picture of the two clouds as given (left) and under the pose (right)."""
+    from PIL import Image
+
+    T = np.asarray(T_target_source, dtype=np.float64)
+    given, fixed = _drawable(source), _drawable(target)
+    moved = given @ T[:3, :3].T + T[:3, 3]
+    shown, beside = _beside(given, fixed)
+
+    width, height = SIZE[0] // 2, SIZE[1] - HEADER
+    view = Camera.facing(fixed)
+    panels = [
+        render_clouds(
+            [(cloud, SOURCE), (fixed, TARGET)],
+            camera=view.framing(np.concatenate([fixed, cloud]), width, height),
+            size=(width, height),
+        )
+        for cloud in (shown, moved)
+    ]
+    canvas = np.full((SIZE[1], SIZE[0], 3), BACKGROUND, dtype=np.uint8)
+    canvas[HEADER:] = np.concatenate(panels, axis=1)
+    image = Image.fromarray(canvas)
+    _write_captions(image, title, "before, drawn side by side" if beside else "before")
+    with atomic_path(path) as temporary:
+        image.save(temporary)
+
+
+def render_clouds(
+    clouds: Sequence[tuple[ArrayLike, Colour]],
+    *,
+    camera: Camera | None = None,
+    size: tuple[int, int] = (800, 800),
+) -> Pixels:
+    """The clouds in one view, (H, W, 3). Where two lie at one pixel the nearer one is seen."""
+    arrays = [_drawable(points) for points, _ in clouds]
+    if not all(len(points) for points in arrays):
+        raise VBRegError("a cloud without finite points cannot be drawn; leave it out")
+    if camera is None:
+        everything = np.concatenate(arrays)
+        camera = Camera.facing(everything).framing(everything, *size)
+    width, height = (SUPERSAMPLE * n + 2 * LARGEST_BALL for n in size)  # cut off again below
+    fine = replace(camera, pixels_per_unit=SUPERSAMPLE * camera.pixels_per_unit)
+    depth = np.full((height, width), np.inf, dtype=np.float32)
+    owner = np.full((height, width), -1, dtype=np.int8)
+    for index, points in enumerate(arrays):
+        radius = _ball_radius(points, fine.pixels_per_unit)
+        _draw_balls(depth, owner, fine.project(points, width, height), radius, index)
+    middle = slice(LARGEST_BALL, -LARGEST_BALL)
+    palette = np.array([colour for _, colour in clouds], dtype=np.float32)
+    return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette))
+
+
+def _drawable(points: ArrayLike) -> Float64:
+    """Finite points, a fixed random subset of a large cloud."""
+    array = np.asarray(points, dtype=np.float64)
+    array = array[np.isfinite(array).all(axis=1)]
+    if len(array) > MOST_POINTS:
+        array = array[np.random.default_rng(0).choice(len(array), MOST_POINTS, replace=False)]
+    return array
+
+
+def _beside(source: Float64, target: Float64) -> tuple[Float64, bool]:
+    """The source as given or, where the frames are far apart, moved to the target's side."""
+    sizes = [np.ptp(np.percentile(c, [1, 99], axis=0), axis=0).max() for c in (source, target)]
+    gap = np.median(source, axis=0) - np.median(target, axis=0)
+    if np.linalg.norm(gap) <= 1.5 * max(sizes):
+        return source, False
+    right = Camera.facing(target).axes[0]
+    shift = -gap + right * 0.6 * sum(sizes)
+    return source + shift, True
+
+
+def _up(points: Float64) -> tuple[Float64, bool]:
+    """Which way is up, and whether this is a depth camera's frame (x right, y down, z forward).
+
+    Up is -y there, else the thin axis of a flat cloud, else z.
+    """
+    distance = np.linalg.norm(points, axis=1)
+    if np.mean(points[:, 2] > 0.5 * distance) > 0.8:  # within 60 degrees of the optical axis
+        return np.array([0.0, -1.0, 0.0]), True
+    offsets = points - points.mean(axis=0)
+    spread, axes = np.linalg.eigh(offsets.T @ offsets)
+    thin = axes[:, 0]
+    if spread[0] < 0.1 * spread[1]:
+        return (thin if thin[2] >= 0 else -thin), False
+    return np.array([0.0, 0.0, 1.0]), False
+
+
+def _heading(offsets: Float64, up: Float64) -> tuple[Float64, float]:
+    """Look across the widest horizontal direction, from higher above (degrees) if all is flat."""
+    level = np.linalg.svd(up[None])[2][1:]  # two horizontal axes
+    flat = offsets @ level.T
+    widest = np.linalg.eigh(flat.T @ flat)[1][:, 1] @ level
+    height, width = (np.ptp(np.percentile(offsets @ axis, [1, 99])) for axis in (up, widest))
+    return np.cross(up, widest), 55.0 if height < 0.25 * width else 30.0
+
+
+def _view(forward: Float64, up: Float64, elevation: float) -> Float64:
+    """The axes of a camera that looks along `forward` from so many degrees above."""
+    angle = np.radians(elevation)
+    towards = np.sin(angle) * up - np.cos(angle) * forward
+    right = np.cross(forward, up)
+    return np.stack([right, np.cross(towards, right), towards])
+
+
+def _turn(direction: Float64, axis: Float64, degrees: float) -> Float64:
+    """`direction`, which is normal to `axis`, turned about it."""
+    angle = np.radians(degrees)
+    return np.cos(angle) * direction + np.sin(angle) * np.cross(axis, direction)
+
+
+def _visible(seen: Float64, cells: int = 100) -> int:
+    """How many points no other hides, on a coarse grid; columns are right, up, towards."""
+    low, high = np.percentile(seen, [1, 99], axis=0)
+    size = max(float((high - low).max()), 1e-9)
+    column, row = np.clip((seen[:, :2] - low[:2]) / size * cells, 0, cells).astype(np.int64).T
+    front = np.full((cells + 1, cells + 1), -np.inf)
+    np.maximum.at(front, (row, column), seen[:, 2])
+    return int((seen[:, 2] > front[row, column] - 0.05 * size).sum())
+
+
+def _ball_radius(points: Float64, pixels_per_unit: float) -> float:
+    """Balls that just close the gaps between neighbours, in pixels.
+
+    A random sample of a surface has larger gaps than a regular one of the same density; the
+    distances to the first and to the fifth neighbour tell them apart.
+    """
+    sample = points[:: max(1, len(points) // 2000)]
+    tree = cKDTree(points, balanced_tree=False)
+    neighbours = [min(n, len(points)) for n in (2, 6)]
+    first, fifth = np.median(np.asarray(tree.query(sample, k=neighbours)[0]), axis=0)
+    share = np.clip(1.2 - 1.15 * first / max(fifth, 1e-12), 0.52, 0.8)
+    return float(np.clip(share * fifth * pixels_per_unit, 1.5, LARGEST_BALL))
+
+
+def _draw_balls(
+    depth: Float32, owner: NDArray[np.int8], seen: Float64, radius: float, index: int
+) -> None:
+    """Draw every point of one cloud into the buffers, in place."""
+    height, width = depth.shape
+    reach = int(radius)
+    column, row = np.floor(seen[:, :2]).T
+    inside = (column >= reach) & (column < width - reach) & (row >= reach) & (row < height - reach)
+    order = np.flatnonzero(inside)
+    order = order[np.argsort(-seen[order, 2])]  # the nearest last: on one pixel it wins
+    pixel = (row[order] * width + column[order]).astype(np.int64)
+    away = seen[order, 2].astype(np.float32)
+    depth, owner = depth.reshape(-1), owner.reshape(-1)  # views
+    for dy in range(-reach, reach + 1):
+        for dx in range(-reach, reach + 1):
+            bulge = radius**2 - dx**2 - dy**2
+            if bulge < 0:
+                continue
+            at, z = pixel + (dy * width + dx), away - np.float32(ROUNDNESS * np.sqrt(bulge))
+            nearer = z < depth[at]
+            depth[at[nearer]] = z[nearer]
+            owner[at[nearer]] = index
+
+
+def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32) -> Float32:
+    """Colours (H, W, 3), darker in hollows and behind edges, paler with distance."""
+    background = np.array(BACKGROUND, dtype=np.float32)
+    filled = owner >= 0
+    if not filled.any():
+        return np.broadcast_to(background, (*depth.shape, 3)).copy()
+    near, far = (float(d) for d in np.percentile(depth[filled], [1, 99]))
+    reach = max(far - near, 0.2 * depth.shape[1])  # a plane is no relief
+    light = np.exp(-2.2 * _eye_dome(depth, reach))
+    fog = np.where(filled, 0.35 * np.clip((depth - near) / reach, 0, 1), np.float32(1.0))
+    colour = palette[np.maximum(owner, 0)] * light[..., None]
+    return colour + (background - colour) * fog[..., None]
+
+
+def _eye_dome(depth: Float32, reach: float) -> Float32:
+    """How far each pixel lies behind its neighbours, 0 where it lies in front of them all."""
+    height, width = depth.shape
+    beyond = np.float32(1e30)  # the background: behind everything, and finite
+    depth = np.minimum(depth, beyond)
+    padded = np.pad(depth, EYE_DOME[-1][0], constant_values=beyond)
+    total = np.zeros_like(depth)
+    for step, weight in EYE_DOME:
+        saturation = np.float32(0.012 * reach * step**0.5)
+        for dy, dx in ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1)):
+            y, x = (EYE_DOME[-1][0] + step * d for d in (dy, dx))
+            behind = depth - padded[y : y + height, x : x + width]
+            np.clip(behind, 0, saturation, out=behind)
+            total += np.float32(weight / 8 / saturation) * behind
+    return total
+
+
+def _shrink(fine: Float32) -> Pixels:
+    height, width = (n // SUPERSAMPLE for n in fine.shape[:2])
+    blocks = fine.reshape(height, SUPERSAMPLE, width, SUPERSAMPLE, 3)
+    return np.clip(blocks.mean(axis=(1, 3)) + 0.5, 0, 255).astype(np.uint8)
+
+
+def _write_captions(image: Any, title: str, before: str) -> None:
+    from PIL import ImageDraw, ImageFont
+
+    draw = ImageDraw.Draw(image)
+    large, small = ImageFont.load_default(size=26), ImageFont.load_default(size=20)
+    middle = SIZE[0] // 2
+    while draw.textlength(title, font=large) > SIZE[0] - 320:
+        title = title.rstrip(".")[:-1] + "..."
+    draw.text((28, 16), title, fill=INK, font=large)
+    draw.text((28, 52), before, fill=FAINT, font=small)
+    draw.text((middle + 28, 52), "after", fill=FAINT, font=small)
+    draw.line([(middle, HEADER), (middle, SIZE[1] - 24)], fill=(224, 224, 220), width=1)
+    right = SIZE[0] - 28
+    for label, colour in (("target", TARGET), ("source", SOURCE)):
+        right -= int(draw.textlength(label, font=small))
+        draw.text((right, 18), label, fill=INK, font=small)
+        right -= 22
+        draw.ellipse([(right, 24), (right + 13, 37)], fill=colour)
+        right -= 26

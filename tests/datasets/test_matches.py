@@ -1,0 +1,72 @@
+"""Match sets: labels follow the pose, and shards give back what they were given."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vbreg.datasets import matches
+from vbreg.datasets.pairs import Pair
+from vbreg.errors import VBRegError
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """A bumpy surface, and the same in another frame."""
+    generator = np.random.default_rng(0)
+    xy = generator.uniform(-1, 1, (6000, 2))
+    heights = sum(0.1 * np.sin(xy @ generator.normal(0, 4, 2) + k) for k in range(6))
+    source = np.c_[xy, heights]
+    T = np.eye(4)
+    T[:3, :3] = np.linalg.qr(generator.normal(size=(3, 3)))[0]
+    T[:3, 0] *= np.linalg.det(T[:3, :3])
+    T[:3, 3] = 3, -2, 1
+    return Pair("bumps/0-1", source, source @ T[:3, :3].T + T[:3, 3], T, 1.0)
+
+
+@pytest.fixture(scope="module")
+def sets(pair: Pair) -> tuple[matches.MatchSet, ...]:
+    return matches.match_sets(pair)
+
+
+def test_labels_follow_the_pose(sets: tuple[matches.MatchSet, ...]) -> None:
+    for s in sets:
+        T = s.T_target_source
+        distance = np.linalg.norm(s.source @ T[:3, :3].T + T[:3, 3] - s.target, axis=-1)
+        assert len(s.source) == len(s.target) == len(s.labels) == len(s)
+        np.testing.assert_array_equal(s.labels, distance < 0.1)
+        assert s.labels.mean() > 0.05  # far above chance, a few in a thousand
+    np.testing.assert_allclose(
+        sets[0].T_target_source @ sets[1].T_target_source, np.eye(4), atol=1e-9
+    )
+
+
+def test_shard_round_trip(tmp_path: Path, sets: tuple[matches.MatchSet, ...]) -> None:
+    path = tmp_path / "shard.npz"
+    matches.write_shard(path, sets)
+    shard = matches.read_shard(path)
+    assert len(shard) == 2
+    assert shard.names == ("bumps/0-1", "bumps/0-1 back")
+    for given, got in zip(sets, shard, strict=True):
+        np.testing.assert_allclose(got.source, given.source, atol=0.00051)
+        np.testing.assert_allclose(got.target, given.target, atol=0.00051)
+        np.testing.assert_array_equal(got.labels, given.labels)
+        np.testing.assert_array_equal(got.T_target_source, given.T_target_source)
+        assert got.source.dtype == np.float32
+        assert got.overlap == given.overlap
+    assert [s.name for s in shard[:1]] == ["bumps/0-1"]
+    # Two directions share two clouds: about 6 bytes a point and 2 a match.
+    assert path.stat().st_size < 16 * sum(map(len, sets))
+
+
+def test_shard_errors(tmp_path: Path, sets: tuple[matches.MatchSet, ...]) -> None:
+    with pytest.raises(VBRegError, match="looked for"):
+        matches.read_shard(tmp_path / "none.npz")
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(VBRegError, match="not a shard"):
+        matches.read_shard(tmp_path / "other.npz")
+    from dataclasses import replace
+
+    far = replace(sets[0], source=sets[0].source + np.float32(40))
+    with pytest.raises(VBRegError, match="32 m"):
+        matches.write_shard(tmp_path / "far.npz", [far])

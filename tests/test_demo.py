@@ -1,0 +1,35 @@
+"""The pair of scans that comes with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+from vbreg import demo
+from vbreg.errors import FileFormatError
+
+
+def test_the_truth_is_a_rigid_motion_that_aligns_the_pair() -> None:
+    source, target, T = demo.load()
+    np.testing.assert_allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-6)
+    assert np.linalg.det(T[:3, :3]) == pytest.approx(1, abs=1e-6)
+    np.testing.assert_array_equal(T[3], [0, 0, 0, 1])
+
+    tree = cKDTree(target.points)
+    before = tree.query(source.points)[0]
+    after = tree.query(source.points @ T[:3, :3].T + T[:3, 3])[0]
+    assert np.mean(after < 0.05) > 0.2
+    assert np.mean(after < 0.05) > 2 * np.mean(before < 0.05)
+
+
+def test_the_scans_are_small_enough_to_ship() -> None:
+    assert sum(path.stat().st_size for path in demo.FOLDER.iterdir()) < 5_000_000
+
+
+def test_a_missing_folder_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    with pytest.raises(FileFormatError, match="reinstall"):
+        demo.load()

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vbreg import neighbors
+from vbreg.errors import VBRegError
+from vbreg.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+BACKENDS = [radius_knn, tree_radius_knn, grid_radius_knn]
+
+
+def cloud(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(count, 3, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def naive(points: Tensor, queries: Tensor, radius: float, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All distances, sorted: slow and plain."""
+    d2 = (queries[:, None] - points[None]).square().sum(-1)
+    d2, index = d2.sort(dim=1, stable=True)
+    d2, index = d2[:, :k], index[:, :k]
+    valid = d2 <= radius * radius
+    return index.masked_fill(~valid, 0), d2.masked_fill(~valid, math.inf), valid
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@settings(max_examples=20, deadline=None)
+@given(
+    n=st.integers(1, 80),
+    m=st.integers(1, 40),
+    k=st.integers(1, 20),
+    radius=st.floats(0.01, 3.0),
+    seed=st.integers(0, 1000),
+)
+def test_equals_the_naive_search(backend, dtype, n, m, k, radius, seed):
+    points, queries = cloud(n, seed, dtype), cloud(m, seed + 1, dtype) * 3 - 1  # some far outside
+    k = min(k, n)
+    index, d2, valid = backend(points, queries, radius, k)
+    expected_index, expected_d2, expected_valid = naive(points, queries, radius, k)
+    assert index.dtype == torch.int64
+    assert d2.dtype == dtype
+    assert torch.equal(valid, expected_valid)
+    assert torch.equal(index, expected_index)
+    torch.testing.assert_close(d2, expected_d2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_grid_in_small_chunks_gives_the_same(device, monkeypatch):
+    points = cloud(400).to(device)
+    whole = grid_radius_knn(points, points, 0.2, 15)
+    monkeypatch.setattr(neighbors, "_PAIRS_PER_CHUNK", 500)
+    for got, expected in zip(grid_radius_knn(points, points, 0.2, 15), whole, strict=True):
+        assert torch.equal(got, expected)
+    for got, expected in zip(
+        tree_radius_knn(points.cpu(), points.cpu(), 0.2, 15), whole, strict=True
+    ):
+        torch.testing.assert_close(got, expected.cpu())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_radius_itself_counts(backend):
+    points = torch.tensor([[0.0, 0, 0], [1.0, 0, 0], [2.0, 0, 0]], dtype=torch.float64)
+    _, d2, valid = backend(points, points[:1], 1.0, 3)
+    assert valid.tolist() == [[True, True, False]]
+    assert d2[0, :2].tolist() == [0.0, 1.0]
+
+
+def test_each_point_finds_itself_first():
+    points = cloud(100)
+    index, d2, valid = radius_knn(points, None, 0.3, 5)
+    assert torch.equal(index[:, 0], torch.arange(100))
+    assert (d2[:, 0] == 0).all()
+    assert valid[:, 0].all()
+
+
+def test_grid_gives_ties_to_the_lowest_index():
+    points = torch.zeros(7, 3)
+    index, _, _ = grid_radius_knn(points, points[:1], 1.0, 4)
+    assert index.tolist() == [[0, 1, 2, 3]]
+
+
+def test_grid_survives_a_far_outlier():
+    points = torch.cat([cloud(50), torch.full((1, 3), 1e9, dtype=torch.float64)])
+    got, expected = grid_radius_knn(points, points, 0.2, 9), tree_radius_knn(points, points, 0.2, 9)
+    assert torch.equal(got[0], expected[0])
+    assert torch.equal(got[2], expected[2])
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 4), (4, 0), (0, 0)])
+def test_empty(n, m):
+    index, d2, valid = radius_knn(torch.zeros(n, 3), torch.zeros(m, 3), 1.0, 5)
+    assert index.shape == d2.shape == valid.shape == (m, min(n, 5))
+
+
+@pytest.mark.parametrize(
+    ("points", "radius", "k", "words"),
+    [
+        (torch.zeros(4, 2), 1.0, 3, "(4, 2)"),
+        (torch.zeros(4, 3, dtype=torch.int64), 1.0, 3, "int64"),
+        (torch.full((4, 3), math.nan), 1.0, 3, "4 points"),
+        (torch.zeros(4, 3), 0.0, 3, "radius is 0"),
+        (torch.zeros(4, 3), math.nan, 3, "radius is nan"),
+        (torch.zeros(4, 3), 1.0, 0, "max_neighbors is 0"),
+    ],
+)
+def test_errors_name_the_value(points, radius, k, words):
+    with pytest.raises(VBRegError) as error:
+        radius_knn(points, None, radius, k)
+    assert words in str(error.value)
