@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.correspondences import label, match
+from vbreg.datasets.pairs import threedmatch
 from vbreg.descriptors import fpfh
 from vbreg.geometry import random_rotation
 
@@ -37,23 +38,6 @@ def open3d_fpfh(points: Tensor, voxel_size: float) -> Tensor:
     return torch.from_numpy(np.array(feature.data.T))
 
 
-def list_pairs(root: Path, benchmark: str, count: int) -> list[tuple[Path, Path, Tensor]]:
-    """Source file, target file and T_target_source of pairs spread over all scenes."""
-    found = []
-    for log in sorted((root / "3dmatch" / "benchmarks" / benchmark).glob("*/gt.log")):
-        fragments = root / "3dmatch" / "fragments" / log.parent.name
-        lines = log.read_text().splitlines()
-        for start in range(0, len(lines) // 5 * 5, 5):
-            i, j = lines[start].split()[:2]
-            T_i_j = np.array([line.split() for line in lines[start + 1 : start + 5]], dtype=float)
-            T_j_i = torch.from_numpy(np.linalg.inv(T_i_j)).float()
-            files = (fragments / f"cloud_bin_{k}.npz" for k in (i, j))
-            found.append((*files, T_j_i))
-    if not found:
-        raise SystemExit(f"no pairs of {benchmark} under {root}: check --root")
-    return [found[k] for k in np.linspace(0, len(found) - 1, min(count, len(found))).astype(int)]
-
-
 def best_time(
     describe: Callable[[Tensor, float], Tensor], points: Tensor, voxel_size: float, repeats: int
 ) -> tuple[Tensor, float]:
@@ -65,9 +49,14 @@ def best_time(
     return features, best
 
 
+def _data_root() -> Path | None:
+    value = os.environ.get("VBREG_DATA")
+    return Path(value) if value else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=os.environ.get("VBREG_DATA"))
+    parser.add_argument("--root", type=Path, default=_data_root())
     parser.add_argument("--benchmark", choices=["3DMatch", "3DLoMatch"], default="3DMatch")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--voxel-size", type=float, default=0.05)
@@ -81,10 +70,12 @@ def main() -> None:
     ratio: dict[str, list[float]] = {name: [] for name in methods}
     seconds = dict.fromkeys(methods, 0.0)
     generator = torch.Generator().manual_seed(0)
-    pairs = list_pairs(args.root, args.benchmark, args.pairs)
-    for *files, T in pairs:
+    every = threedmatch(args.root / "3dmatch", args.benchmark)
+    pairs = np.linspace(0, len(every) - 1, min(args.pairs, len(every))).astype(int)
+    for pair in map(every.__getitem__, pairs):
         clouds = [
-            voxel_downsample(torch.from_numpy(np.load(f)["pcd"]), args.voxel_size) for f in files
+            voxel_downsample(torch.from_numpy(cloud).float(), args.voxel_size)
+            for cloud in (pair.source.copy(), pair.target.copy())
         ]
         turned = [
             points @ random_rotation(generator=generator).T if args.rotate else points
@@ -97,6 +88,7 @@ def main() -> None:
                 features.append(f)
                 seconds[name] += t
             i, j = match(*features)
+            T = torch.from_numpy(pair.T_target_source)
             inlier = label(clouds[0][i], clouds[1][j], T, 2 * args.voxel_size)
             ratio[name].append(float(inlier.double().mean()))
 

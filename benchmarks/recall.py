@@ -22,6 +22,7 @@ from vbreg import VBReg, register
 from vbreg.correspondences import label
 from vbreg.datasets import pairs
 from vbreg.metrics import pose_error
+from vbreg.network import VariationalNonLocalNetwork
 from vbreg.voting import wilson_lower_bound
 
 
@@ -80,10 +81,14 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--every", type=int, default=1, help="take every n-th pair")
     parser.add_argument("--weights", default=None, help="a weights file (default: as shipped)")
+    parser.add_argument("--untrained", action="store_true", help="random weights, seed 0")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     sequence, protocol = open_pairs(arguments.benchmark, arguments.root)
     model = VBReg.from_pretrained(arguments.weights or protocol.preset, device=arguments.device)
+    if arguments.untrained:
+        torch.manual_seed(0)
+        model = VBReg(VariationalNonLocalNetwork(model.network.config).to(model.device))
     chosen = range(0, len(sequence), arguments.every)
     rows = [
         solve(sequence[k], model, protocol)
