@@ -20,10 +20,13 @@ from vbreg.losses import Loss, loss
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import save_network
 
+LOG_EVERY = 50  # steps
+
 
 @dataclass(frozen=True)
 class TrainConfig:
     minutes: float = 8.0
+    steps: int | None = None  # given: so many steps instead of so many minutes
     seed: int = 0
     learning_rate: float = 1e-3
     weight_decay: float = 1e-6
@@ -122,6 +125,7 @@ def step_losses(
 def train(
     config: TrainConfig, network_config: NetworkConfig, sets: list[MatchSet], output: Path
 ) -> Path:
+    """Train until minutes or steps are over; averaged weights and a log go to `output`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(config.seed)
     network = VariationalNonLocalNetwork(network_config).to(device)
@@ -131,13 +135,15 @@ def train(
     )
     sampler = MatchSampler(sets, config, device)
     started, steps, pairs, skipped = time.monotonic(), 0, 0, 0
-    log = (output / "log.jsonl").open("w")
+    log = output / "log.jsonl"
+    log.write_text("")
     for batch in sampler:
-        elapsed = (time.monotonic() - started) / 60
-        if elapsed >= config.minutes:
+        minutes = (time.monotonic() - started) / 60
+        progress = steps / config.steps if config.steps else minutes / config.minutes
+        if progress >= 1.0:
             break
         for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * _schedule(steps, elapsed / config.minutes, config)
+            group["lr"] = config.learning_rate * _schedule(steps, progress, config)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             terms = step_losses(network, batch, sampler.generator, config.prior_mean)
         optimizer.zero_grad(set_to_none=True)
@@ -149,24 +155,12 @@ def train(
         else:
             skipped += 1
         steps, pairs = steps + 1, pairs + len(batch.labels)
-        if steps % 50 == 0:
-            record = {
-                "step": steps,
-                "pairs": pairs,
-                "minutes": round(elapsed, 2),
-                "skipped": skipped,
-            }
-            record |= {k: round(float(v.detach()), 4) for k, v in terms._asdict().items()}
-            print(json.dumps(record), file=log, flush=True)
-            print(record, flush=True)
+        if steps % LOG_EVERY == 0:
+            record = {"step": steps, "pairs": pairs, "minutes": minutes, "skipped": skipped}
+            _report(log, record | {k: float(v.detach()) for k, v in terms._asdict().items()})
     path = output / "universal.safetensors"
-    about = {
-        "steps": steps,
-        "pairs": pairs,
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "match_sets": len(sets),
-        "config": asdict(config),
-    }
+    about = {"steps": steps, "pairs": pairs, "match_sets": len(sets), "config": asdict(config)}
+    about["device"] = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     save_network(path, averaged, about)
     return path
 
@@ -175,6 +169,13 @@ def train(
 def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
     """Exponential moving average; a `decay` that grows from small lets early weights go."""
     torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
+
+
+def _report(log: Path, record: dict[str, float]) -> None:
+    line = json.dumps({name: round(value, 4) for name, value in record.items()})
+    print(line, flush=True)
+    with log.open("a") as file:
+        print(line, file=file)
 
 
 def _schedule(step: int, progress: float, config: TrainConfig) -> float:
@@ -188,14 +189,20 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, required=True, help="folder of match shards (.npz)")
     parser.add_argument("--output", type=Path, required=True, help="folder for weights and log")
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
+    parser.add_argument("--steps", type=int, help="stop after so many steps, not by the clock")
     parser.add_argument("--learning-rate", type=float, default=TrainConfig.learning_rate)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--iterations", type=int, default=NetworkConfig.iterations)
     arguments = parser.parse_args()
+    if not any(arguments.shards.glob("*.npz")):
+        parser.error(f"no .npz shards in {arguments.shards}: make them first")
     arguments.output.mkdir(parents=True, exist_ok=True)
     sets = [s for path in sorted(arguments.shards.glob("*.npz")) for s in read_shard(path)]
     config = TrainConfig(
-        minutes=arguments.minutes, learning_rate=arguments.learning_rate, seed=arguments.seed
+        minutes=arguments.minutes,
+        steps=arguments.steps,
+        learning_rate=arguments.learning_rate,
+        seed=arguments.seed,
     )
     path = train(config, NetworkConfig(iterations=arguments.iterations), sets, arguments.output)
     print(path)
