@@ -42,7 +42,7 @@ JSON_KEYS = {
     "voxel_size": float,
     "voxel_size_estimated": bool,
     "inlier_threshold": float,
-    "points": list,
+    "points_read": list,
     "points_dropped": list,
     "timings": dict,
 }
@@ -111,7 +111,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         matches_found=n,
         voxel_size=0.05,
         voxel_size_estimated=True,
-        points=(500, 600),
+        points_read=(500, 600),
         points_dropped=(1, 0),
         timings={"read": 0.25, "network": 0.5},
     )

@@ -60,6 +60,7 @@ def test_every_form_of_the_attention_is_the_dense_one(
 def test_sparse_form_skips_most_pairs() -> None:
     x, y, *_ = random_set(B=1, N=200)
     beta = compatibility._compatibility_csr(10 * x[0], 10 * y[0])
+    assert beta is not None
     assert beta.values().numel() < 0.3 * 200 * 200
     dense = spatial_compatibility(10 * x, 10 * y, 10 * x, 10 * y)[0]
     torch.testing.assert_close(beta.to_dense(), dense)
@@ -78,5 +79,20 @@ def test_attention_gradient() -> None:
 
 
 def test_unknown_form_lists_the_choices() -> None:
-    with pytest.raises(ValueError, match="'dense', 'chunked' or 'sparse'"):
+    with pytest.raises(ValueError, match="dense, chunked or sparse"):
         spatial_attention(*random_set()[:2], None, "fast")  # type: ignore[arg-type]
+
+
+def test_too_many_compatible_pairs_fall_back_to_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nearly all agree, the sparse form would hold N^2 entries."""
+    x, _, q, k, v = random_set()
+    with torch.no_grad():
+        assert compatibility._sparse(x, x, None, most=100) is None
+        out = spatial_attention(x, x)(q, k, v)
+    torch.testing.assert_close(out, spatial_attention(x, x, None, "dense")(q, k, v))
+
+
+def test_wide_scenes_keep_their_compatibility() -> None:
+    """Neighbours ten thousand thresholds from the origin: a matrix product would lose them."""
+    x = 1e4 + torch.rand(1, 50, 3)
+    assert float(spatial_compatibility(x, x, x, x).min()) > 0.999

@@ -100,7 +100,7 @@ def test_non_finite_points_are_counted_in_the_result() -> None:
     holed = np.concatenate([source.points, np.full((17, 3), np.nan)])
     result = vbreg.register(holed, target, voxel_size=0.05)
     assert result.points_dropped == (17, 0)
-    assert result.points == (len(holed), len(target))
+    assert result.points_read == (len(holed), len(target))
     assert error_of(result.T_target_source, truth).success(5.0, 0.10)
 
 
@@ -120,6 +120,21 @@ def test_stages_by_hand_are_the_recipe() -> None:
     assert error_of(result.T_target_source, truth).success(5.0, 0.10)
 
 
+def test_lone_points_are_not_matched() -> None:
+    """Far from everything, a point has no descriptor; it must not match the first that comes."""
+    source, target, truth = load_demo()
+    lone = np.random.default_rng(0).uniform(100, 900, (500, 3))
+    result = vbreg.register(np.concatenate([source.points, lone]), target, voxel_size=0.05)
+    assert float(result.correspondences.source.max()) < 100
+    assert error_of(result.T_target_source, truth).success(5.0, 0.10)
+
+
+def test_a_cloud_far_too_large_for_its_voxels_is_refused_at_once() -> None:
+    cloud = np.random.default_rng(0).uniform(0, 1000, (301_000, 3))
+    with pytest.raises(vbreg.errors.VBRegError, match=r"at most 300000 .* larger voxel size"):
+        vbreg.register(cloud, cloud, voxel_size=0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -128,7 +143,10 @@ def test_stages_by_hand_are_the_recipe() -> None:
         ({"preset": "space"}, "indoor, outdoor"),
         ({"device": "abacus"}, "abacus"),
         ({"max_correspondences": 2}, "max_correspondences 2"),
-        ({"voxel_size": 100.0}, "smaller voxel size"),
+        ({"max_correspondences": 20.5}, "max_correspondences 20.5"),
+        ({"voxel_size": "fine"}, "voxel_size 'fine'"),
+        ({"voxel_size": 100.0}, "a smaller voxel size"),
+        ({"voxel_size": 1e-4}, "a larger one"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

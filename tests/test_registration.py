@@ -185,6 +185,11 @@ def test_inputs_are_not_written_to(model: VBReg, problem: Problem) -> None:
         (np.zeros((5, 3)), np.zeros((5, 3)), {"mask": np.ones(4)}, r"mask has shape \(4,\)"),
         (np.zeros((5, 3)), np.zeros((5, 3)), {"inlier_threshold": -1}, "inlier_threshold -1"),
         ("cloud", np.zeros((5, 3)), {}, "source_points is a str"),
+        (np.zeros((5, 3), complex), np.zeros((5, 3)), {}, "complex128"),
+        (np.eye(3) * 1e300, np.eye(3), {}, "same unit"),
+        (np.eye(3), np.eye(3), {"inlier_threshold": 1e-40}, "same unit"),
+        (np.eye(3), np.eye(3), {"inlier_threshold": "wide"}, "inlier_threshold 'wide'"),
+        (np.eye(3), np.eye(3), {"mask": [[1], [1, 2]]}, "mask: expected"),
     ],
 )
 def test_bad_input_is_named(
@@ -211,14 +216,21 @@ def test_non_finite_points_are_counted() -> None:
     points = np.random.default_rng(0).random((10, 3))
     points[[2, 5], 0] = np.nan, np.inf
     cloud = LocalCloud.of(points, "source")
-    assert (cloud.read, cloud.dropped, len(cloud.points)) == (10, 2, 8)
+    assert (cloud.count, cloud.dropped, len(cloud.points)) == (10, 2, 8)
     with pytest.raises(VBRegError, match="target has 1 finite points of 2"):
         LocalCloud.of(np.array([[0.0, 0, 0], [np.nan, 0, 0]]), "target")
 
 
+def test_reduced_precision_tensors_are_read() -> None:
+    points = torch.rand(10, 3).bfloat16()
+    np.testing.assert_array_equal(load_points(points, "source"), points.double().numpy())
+
+
 def test_unknown_device_is_named() -> None:
+    with pytest.raises(VBRegError, match="runs on 'cpu' and 'cuda'"):
+        choose_device("meta")
     with pytest.raises(VBRegError, match="tpu9"):
         choose_device("tpu9")
     if not torch.cuda.is_available():
-        with pytest.raises(VBRegError, match="sees no GPU"):
+        with pytest.raises(VBRegError, match="sees 0 GPUs"):
             choose_device("cuda")

@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -31,10 +31,9 @@ from vbreg.types import Float64, PointCloud, Registration
 if TYPE_CHECKING:
     from vbreg.registration import VBReg
 
-# Below either, a pose is easily an accident. Provisional: with untrained weights, three unrelated
-# indoor pairs reached 0.8 to 1.9 % (62 to 78 inliers), three true pairs 4.0 to 8.9 %.
+# Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
 FEW_INLIERS = 30
-FEW_SHARE = 0.025  # of the correspondences
+FEW_SHARE = 0.02  # of the correspondences
 DEMO_BOUNDS = (15.0, 0.30)  # degrees and metres within which the demo counts as aligned
 SPACING_SAMPLE = 2000  # points whose nearest neighbour `info` looks for
 
@@ -394,8 +393,9 @@ def _describe(path: Path) -> dict[str, Any]:
             "high": high.tolist(),
             "extents": (high - low).tolist(),
             "median_spacing": float(np.median(distance[:, 1])),
-            "suggested_voxel_size": float(estimate_voxel_size(local, local)),
         }
+        with suppress(VBRegError):  # points in one place have no scale
+            facts["suggested_voxel_size"] = float(estimate_voxel_size(local, local))
     facts["attributes"] = {
         name: f"{values.dtype}{list(values.shape[1:]) or ''}"
         for name, values in cloud.attributes.items()
@@ -420,7 +420,7 @@ def _as_json(result: Registration, source: Path, target: Path) -> dict[str, Any]
         "voxel_size": result.voxel_size,
         "voxel_size_estimated": result.voxel_size_estimated,
         "inlier_threshold": result.inlier_threshold,
-        "points": result.points,
+        "points_read": result.points_read,
         "points_dropped": result.points_dropped,
         "timings": dict(result.timings),
     }
@@ -489,6 +489,7 @@ def _print_facts(console: Console, facts: Mapping[str, Any]) -> None:
         for label in ("low", "high", "extents"):
             _row(console, label, "  ".join(f"{value:.3f}" for value in facts[label]))
         _row(console, "spacing", f"{facts['median_spacing']:.4g} (median to the nearest point)")
+    if "suggested_voxel_size" in facts:
         _row(console, "voxel size", f"{facts['suggested_voxel_size']:.4g} suggested")
     attributes = ", ".join(f"{name} {kind}" for name, kind in facts["attributes"].items())
     _row(console, "attributes", attributes or "none")

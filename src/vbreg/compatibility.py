@@ -18,6 +18,8 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, 
 AttentionForm = Literal["auto", "dense", "chunked", "sparse"]
 
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
+MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
+DENSE_FROM = 0.4  # share of compatible pairs from which dense arithmetic is quicker
 
 
 def row_chunks(rows: int, columns: int, *, batch: int = 1, maps: int = 1) -> Iterator[slice]:
@@ -30,8 +32,16 @@ def spatial_compatibility(
     source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
 ) -> Tensor:
     """beta (..., K, N) of Eq. 2 between K rows and all N correspondences, epsilon = 1."""
-    d = torch.cdist(source_rows, source) - torch.cdist(target_rows, target)
+    d = distances(source_rows, source) - distances(target_rows, target)
     return (1.0 - d.square_()).clamp_min_(0.0)
+
+
+def distances(rows: Tensor, points: Tensor) -> Tensor:
+    """(..., K, N). Exact on the CPU, where it costs little; by matrix product on a GPU, where
+    rounding shows from some thousand thresholds of extent on."""
+    exact = rows.device.type == "cpu"
+    mode = "donot_use_mm_for_euclid_dist" if exact else "use_mm_for_euclid_dist_if_necessary"
+    return torch.cdist(rows, points, compute_mode=mode)
 
 
 def feature_compatibility(features_rows: Tensor, features: Tensor, sigma: Tensor | float) -> Tensor:
@@ -49,20 +59,23 @@ def spatial_attention(
     `dense` keeps beta whole and carries gradients (training); `chunked` recomputes beta for some
     rows at a time; `sparse` keeps only beta > 0, which is about a tenth on real matches.
     """
-    if form == "auto":
-        if torch.is_grad_enabled():
-            form = "dense"
-        elif source.device.type == "cpu" and torch.backends.mkl.is_available():
-            form = "sparse"
-        else:
-            form = "chunked"
+    if form == "auto" and torch.is_grad_enabled():
+        form = "dense"
     if form == "dense":
         return _dense(source, target, mask)
     if form == "chunked":
         return _chunked(source, target, mask)
     if form == "sparse":
-        return _sparse(source, target, mask)
-    raise ValueError(f"attention form {form!r}: expected 'auto', 'dense', 'chunked' or 'sparse'")
+        attend = _sparse(source, target, mask, most=None)
+        assert attend is not None
+        return attend
+    if form != "auto":
+        raise ValueError(f"attention form {form!r}: expected auto, dense, chunked or sparse")
+    if source.device.type == "cpu" and torch.backends.mkl.is_available():
+        N = source.shape[1]
+        attend = _sparse(source, target, mask, most=min(MAX_PAIRS, int(DENSE_FROM * N * N)))
+        return attend or _chunked(source, target, mask)
+    return _chunked(source, target, mask)
 
 
 def attention_rows(query: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
@@ -95,14 +108,22 @@ def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
     return attend
 
 
-def _sparse(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+def _sparse(
+    source: Tensor, target: Tensor, mask: Tensor | None, most: int | None
+) -> Attention | None:
     """Exact, because a logit is zero wherever beta is: with w_ij = exp(beta_ij a_ij) - 1,
 
     out_i = (sum_j w_ij V_j + sum_j V_j) / (sum_j w_ij + N), and w_ij = 0 wherever beta_ij = 0.
+    None where a problem has more than `most` compatible pairs.
     """
     B = len(source)
     keep = [slice(None) if mask is None else mask[b].nonzero().squeeze(-1) for b in range(B)]
-    betas = [_compatibility_csr(source[b, keep[b]], target[b, keep[b]]) for b in range(B)]
+    betas = []
+    for b in range(B):
+        beta = _compatibility_csr(source[b, keep[b]], target[b, keep[b]], most)
+        if beta is None:
+            return None
+        betas.append(beta)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out = torch.zeros_like(value)
@@ -126,16 +147,20 @@ def _attend_csr(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tens
     return (wV + value.sum(0)) / (w_sum + len(value))
 
 
-def _compatibility_csr(source: Tensor, target: Tensor) -> Tensor:
-    """beta (N, N) as a CSR matrix, built some rows at a time."""
+def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) -> Tensor | None:
+    """beta (N, N) as a CSR matrix, built some rows at a time; None beyond `most` entries."""
     N = len(source)
     counts, columns, values = [], [], []
+    entries = 0
     for rows in row_chunks(N, N, maps=4):
         beta = spatial_compatibility(source[rows], target[rows], source, target)
         positive = beta > 0
         counts.append(positive.sum(-1))
         columns.append(positive.nonzero()[:, 1].to(torch.int32))
         values.append(beta[positive])
+        entries += len(values[-1])
+        if most is not None and entries > most:
+            return None
     crow = torch.zeros(N + 1, dtype=torch.int32, device=source.device)
     crow[1:] = torch.cat(counts).cumsum(0)
     return _csr(crow, torch.cat(columns), torch.cat(values), torch.Size((N, N)))

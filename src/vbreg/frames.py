@@ -20,6 +20,8 @@ from vbreg.errors import VBRegError
 from vbreg.types import Bool, Float64
 
 Points: TypeAlias = "ArrayLike | Tensor"
+WIDEST = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
+
 Cloud: TypeAlias = Any  # a path, points (N, 3), a PointCloud or anything with `.points`
 
 
@@ -29,8 +31,8 @@ class LocalCloud:
 
     points: Tensor  # (N, 3) float32, CPU
     origin: Float64  # (3,)
-    read: int
-    dropped: int
+    count: int  # of points read
+    dropped: int  # of them, not finite
 
     @staticmethod
     def of(cloud: Cloud, role: str) -> LocalCloud:
@@ -81,7 +83,13 @@ class MatchProblem:
             origin = points.sum(1) / valid.sum(1)[:, None]
             origins.append(origin)
             shifted = (points - origin[:, None]) * valid[..., None]
-            local.append(torch.from_numpy(shifted / unit))
+            scaled = shifted / unit
+            if np.abs(scaled).max() > WIDEST:
+                raise VBRegError(
+                    f"matches lie up to {np.abs(shifted).max():.3g} from their middle, with an "
+                    f"inlier threshold of {unit:.3g}: check that both are in the same unit"
+                )
+            local.append(torch.from_numpy(scaled))
         mask = torch.from_numpy(valid).to(options["device"])
         return MatchProblem(
             local[0],
@@ -108,17 +116,30 @@ class MatchProblem:
 def as_points(points: Points, name: str) -> Float64:
     """(..., N, 3) float64; the caller's array is never written to."""
     if isinstance(points, Tensor):
-        points = points.detach().cpu().numpy()
+        points = points.detach().to("cpu", torch.float64).numpy()
     try:
-        array = np.asarray(points, dtype=np.float64)
+        array = np.asarray(points)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"its values are {array.dtype}")
     except (TypeError, ValueError) as error:
         raise VBRegError(
             f"{name} is a {type(points).__name__}: expected points (N, 3) as an array, a tensor, "
-            "a path, or an object with .points"
+            f"a path, or an object with .points ({error})"
         ) from error
+    array = array.astype(np.float64)
     if array.ndim not in (2, 3) or array.shape[-1] != 3:
         raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
     return array
+
+
+def as_mask(mask: ArrayLike | Tensor) -> Bool:
+    """(..., N) bool."""
+    if isinstance(mask, Tensor):
+        mask = mask.detach().cpu().numpy()
+    try:
+        return np.asarray(mask, dtype=bool)
+    except (TypeError, ValueError) as error:
+        raise VBRegError(f"mask: expected True or False for each row ({error})") from error
 
 
 def usable_rows(source: Float64, target: Float64, mask: Bool | None) -> Bool:

@@ -55,9 +55,10 @@ def label_loss(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Tensor
 
 def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor) -> Tensor:
     """Mean squared error between feature compatibility and "both are inliers", zero diagonal."""
-    unit = F.normalize(features.float(), dim=-1)
     both = (labels.unsqueeze(-1) & labels.unsqueeze(-2)).float()
-    error = (feature_compatibility(unit, unit, sigma) - both).square()
+    with torch.autocast(features.device.type, enabled=False):  # 1 - cos needs its digits
+        unit = F.normalize(features.float(), dim=-1)
+        error = (feature_compatibility(unit, unit, sigma) - both).square()
     diagonal = error.diagonal(dim1=-2, dim2=-1).sum()
     return (error.sum() - diagonal) / error.numel()
 

@@ -6,13 +6,13 @@ the inlier threshold, before anything is computed in float32; the pose comes bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -31,7 +31,7 @@ from vbreg.estimation import (
     spectral_weights,
     squared_residuals,
 )
-from vbreg.frames import Cloud, LocalCloud, MatchProblem, Points, as_points, usable_rows
+from vbreg.frames import Cloud, LocalCloud, MatchProblem, Points, as_mask, as_points, usable_rows
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Correspondences, Float64, Registration
@@ -43,7 +43,7 @@ NORMAL_RADIUS = 2.0
 FEATURE_RADIUS = 5.0
 
 MAX_CORRESPONDENCES = 8000
-OUTDOOR_FROM = 0.15  # metres of voxel size from which the outdoor weights are taken
+MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
 
 
 def register(
@@ -66,17 +66,20 @@ def register(
     or, without a preset, estimated from the clouds. The result says what was chosen.
     `mutual` keeps only matches that are nearest both ways; above `max_correspondences` they are
     thinned evenly at random. `seed` samples the latent features instead of taking their mean.
-    `on_stage` is told the name of each stage as it begins. The same call gives the same answer.
+    A `model` given is used on its own device. `on_stage` is told the name of each stage as it
+    begins. The same call gives the same answer.
     """
-    if max_correspondences < 3:
-        raise VBRegError(f"max_correspondences {max_correspondences}: expected at least 3")
+    if not isinstance(max_correspondences, int) or max_correspondences < 3:
+        raise VBRegError(
+            f"max_correspondences {max_correspondences!r}: expected a whole number from 3 up"
+        )
     clock = Stopwatch(on_stage)
     with clock("read"):
         clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
     with clock("voxel size"):
         chosen = _choose_voxel_size(voxel_size, preset, *clouds)
     with clock("weights"):
-        model = model or _shipped_model(preset, chosen, str(device))
+        model = model or _shipped_model(preset or "indoor", str(choose_device(device)))
     matches, found = _match_clouds(
         *clouds, chosen, model.device, clock, mutual=mutual, most=max_correspondences
     )
@@ -94,7 +97,7 @@ def register(
         matches_found=found,
         voxel_size=chosen,
         voxel_size_estimated=voxel_size is None and preset is None,
-        points=(clouds[0].read, clouds[1].read),
+        points_read=(clouds[0].count, clouds[1].count),
         points_dropped=(clouds[0].dropped, clouds[1].dropped),
     )
 
@@ -147,7 +150,7 @@ class VBReg:
         return self._estimate(
             as_points(source_points, "source_points"),
             as_points(target_points, "target_points"),
-            mask=None if mask is None else np.asarray(mask, dtype=bool),
+            mask=None if mask is None else as_mask(mask),
             inlier_threshold=_positive(
                 INLIER_THRESHOLD * self.voxel_size
                 if inlier_threshold is None
@@ -268,8 +271,15 @@ def choose_device(device: str | torch.device) -> torch.device:
         raise VBRegError(
             f"device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
         ) from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise VBRegError(f"device {device!r}: this torch sees no GPU; use 'cpu' or 'auto'")
+    if chosen.type not in ("cpu", "cuda"):
+        raise VBRegError(
+            f"device {str(device)!r}: vbreg runs on 'cpu' and 'cuda'; use one of these"
+        )
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise VBRegError(
+            f"device {str(device)!r}: this torch sees {torch.cuda.device_count()} GPUs; "
+            "use 'cpu' or 'auto'"
+        )
     return chosen
 
 
@@ -284,12 +294,8 @@ def _choose_voxel_size(
 
 
 @lru_cache(maxsize=4)
-def _cached_model(name: str, device: str) -> VBReg:
-    return VBReg.from_pretrained(name, device=device)
-
-
-def _shipped_model(preset: str | None, voxel_size: float, device: str) -> VBReg:
-    return _cached_model(preset or ("outdoor" if voxel_size >= OUTDOOR_FROM else "indoor"), device)
+def _shipped_model(preset: str, device: str) -> VBReg:
+    return VBReg.from_pretrained(preset, device=device)
 
 
 def _match_clouds(
@@ -303,36 +309,56 @@ def _match_clouds(
     most: int,
 ) -> tuple[Correspondences, int]:
     """FPFH matches in the users' frames, and how many there were before thinning."""
-    points, features = [], []
+    points, features, kept = [], [], []
     for cloud in (source, target):
         with clock("downsample"):
-            points.append(voxel_downsample(cloud.points.to(device), voxel_size))
+            points.append(_downsample(cloud, voxel_size, device))
         with clock("normals"):
             direction = normals(points[-1], NORMAL_RADIUS * voxel_size)
         with clock("descriptors"):
-            features.append(fpfh(points[-1], direction, FEATURE_RADIUS * voxel_size))
+            described = fpfh(points[-1], direction, FEATURE_RADIUS * voxel_size)
+            kept.append(described.any(-1).nonzero().squeeze(-1))  # a lone point has no descriptor
+            features.append(described[kept[-1]])
     with clock("match"):
-        source_index, target_index = match(features[0], features[1], mutual=mutual)
-        found = len(source_index)
+        i, j = match(features[0], features[1], mutual=mutual)
+        found = len(i)
         if found < 3:
             raise VBRegError(
-                f"only {found} matches between clouds of {len(points[0])} and {len(points[1])} "
-                f"points at voxel size {voxel_size:g}: at least 3 are needed; use a smaller voxel "
-                "size" + (", or matches that need not be mutual" if mutual else "")
+                f"{found} matches between clouds of {len(points[0])} and {len(points[1])} points "
+                f"at voxel size {voxel_size:g}: at least 3 are needed; use a smaller voxel size if "
+                "these are few points, a larger one if most of them stand alone"
+                + (", or matches that need not be mutual" if mutual else "")
             )
         if found > most:
             order = torch.randperm(found, generator=torch.Generator().manual_seed(0))
-            kept = order[:most].sort().values.to(device)
-            source_index, target_index = source_index[kept], target_index[kept]
-        ends = [
-            points[0][source_index].double().cpu().numpy() + source.origin,
-            points[1][target_index].double().cpu().numpy() + target.origin,
-        ]
-    indices = source_index.cpu().numpy(), target_index.cpu().numpy()
-    return Correspondences(ends[0], ends[1], *indices), found
+            chosen = order[:most].sort().values.to(device)
+            i, j = i[chosen], j[chosen]
+        i, j = kept[0][i], kept[1][j]
+        matched = Correspondences(
+            points[0][i].double().cpu().numpy() + source.origin,
+            points[1][j].double().cpu().numpy() + target.origin,
+            i.cpu().numpy(),
+            j.cpu().numpy(),
+        )
+    return matched, found
+
+
+def _downsample(cloud: LocalCloud, voxel_size: float, device: torch.device) -> Tensor:
+    points = voxel_downsample(cloud.points.to(device), voxel_size)
+    if len(points) > MAX_POINTS:
+        better = estimate_voxel_size(cloud.points, cloud.points)
+        raise VBRegError(
+            f"a cloud has {len(points)} points at voxel size {voxel_size:g}: at most {MAX_POINTS} "
+            f"are matched; use a larger voxel size (about {better:g} would suit this cloud)"
+        )
+    return points
 
 
 def _positive(value: float, name: str) -> float:
-    if not (np.isfinite(value) and value > 0):
-        raise VBRegError(f"{name} {value}: expected a positive number in the unit of the points")
-    return float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise VBRegError(f"{name} {value!r}: expected a positive number in the unit of the points")
+    return number

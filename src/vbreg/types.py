@@ -59,7 +59,7 @@ class Registration:
     matches_found: int  # before they were thinned to `len(correspondences)`
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
-    points: tuple[int, int] | None = None  # points read from source, target
+    points_read: tuple[int, int] | None = None  # of source, target
     points_dropped: tuple[int, int] = (0, 0)  # non-finite points left out of source, target
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from vbreg.compatibility import (
     attention_rows,
+    distances,
     feature_compatibility,
     row_chunks,
     spatial_compatibility,
@@ -71,7 +72,7 @@ def select_seeds(
     confidence = confidence.masked_fill(~mask, -torch.inf)
     suppressed = torch.empty_like(mask)
     for rows in row_chunks(N, N, batch=B, maps=3):
-        near = torch.cdist(source[:, rows], source) < config.nms_radius
+        near = distances(source[:, rows], source) < config.nms_radius
         stronger = confidence.unsqueeze(-2) > confidence[:, rows].unsqueeze(-1)
         suppressed[:, rows] = (near & stronger).any(-1)
     by_confidence = confidence.argsort(dim=-1, descending=True, stable=True)
