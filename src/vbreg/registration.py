@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def register(
     A `model` given is used on its own device. `on_stage` is told the name of each stage as it
     begins. The same call gives the same answer.
     """
-    if not isinstance(max_correspondences, int) or max_correspondences < 3:
+    if not isinstance(max_correspondences, Integral) or max_correspondences < 3:
         raise VBRegError(
             f"max_correspondences {max_correspondences!r}: expected a whole number from 3 up"
         )
