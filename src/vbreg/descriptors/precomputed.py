@@ -103,7 +103,8 @@ def _read(path: Path) -> Mapping[str, NDArray[Any]]:
         reason = " ".join(str(error).split())[:200]
         raise FileFormatError(
             f"{path}: cannot be read as {path.suffix} of plain numeric arrays ({reason}); "
-            "save it again with numpy.savez or torch.save, arrays and tensors only"
+            "save it again with numpy.savez or torch.save, arrays and tensors only "
+            "(numpy arrays in a .pth need a torch of 2025 or later)"
         ) from error
 
 
