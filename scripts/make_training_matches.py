@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,8 +17,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from scipy.spatial import cKDTree
 
+from vbreg.correspondences import overlap
 from vbreg.datasets import matches, pairs, scenes, virtual
 from vbreg.datasets.matches import Features, MatchSet
 from vbreg.errors import VBRegError
@@ -101,14 +100,6 @@ def cached_scans(place: Place, count: int, cache: Path | None) -> list[tuple[Flo
         return list(zip(clouds, data["poses"], strict=True))
 
 
-def overlap(
-    source: Float64, target: Float64, T_target_source: Float64, radius: float = 0.05
-) -> float:
-    moved = source[::4] @ T_target_source[:3, :3].T + T_target_source[:3, 3]
-    distance, _ = cKDTree(target).query(moved, distance_upper_bound=radius)
-    return float(np.isfinite(distance).mean())
-
-
 def place_matches(place: Place, count: int, cache: Path | None) -> list[MatchSet]:
     """Every pair of a place that overlaps by a tenth or more, matched in both directions."""
     torch.set_num_threads(1)
@@ -118,19 +109,12 @@ def place_matches(place: Place, count: int, cache: Path | None) -> list[MatchSet
     for j, (target, T_world_j) in enumerate(fragments):
         for i, (source, T_world_i) in enumerate(fragments[:j]):
             T_j_i = pairs.inverse(T_world_j) @ T_world_i
-            shared = overlap(source, target, T_j_i)
+            sample, whole = torch.from_numpy(source[::4].copy()), torch.from_numpy(target)
+            shared = overlap(sample, whole, torch.from_numpy(T_j_i), 0.05)
             if shared >= 0.1:
                 name = f"{place.name}/{i}-{j}"
-                sets += both_ways(name, features[i], features[j], T_j_i, shared)
+                sets += matches.match_both_ways(name, features[i], features[j], T_j_i, shared)
     return sets
-
-
-def both_ways(
-    name: str, source: Features, target: Features, T_target_source: Float64, shared: float
-) -> Iterator[MatchSet]:
-    yield matches.match_features(name, source, target, T_target_source, shared)
-    T_source_target = pairs.inverse(T_target_source)
-    yield matches.match_features(f"{name} back", target, source, T_source_target, shared)
 
 
 def real_matches(folder: Path, most: int, generator: np.random.Generator) -> list[MatchSet]:
@@ -147,7 +131,9 @@ def real_matches(folder: Path, most: int, generator: np.random.Generator) -> lis
             if key not in cache:
                 cache[key] = matches.describe(cloud)
             ends.append(cache[key])
-        sets += both_ways(pair.name, ends[0], ends[1], pair.T_target_source, pair.overlap or 0.0)
+        sets += matches.match_both_ways(
+            pair.name, ends[0], ends[1], pair.T_target_source, pair.overlap or 0.0
+        )
     return sets
 
 

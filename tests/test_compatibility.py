@@ -83,7 +83,7 @@ def test_unknown_form_lists_the_choices() -> None:
         spatial_attention(*random_set()[:2], None, "fast")  # type: ignore[arg-type]
 
 
-def test_too_many_compatible_pairs_fall_back_to_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_compatible_pairs_fall_back_to_chunks() -> None:
     """Where nearly all agree, the sparse form would hold N^2 entries."""
     x, _, q, k, v = random_set()
     with torch.no_grad():
@@ -93,6 +93,10 @@ def test_too_many_compatible_pairs_fall_back_to_chunks(monkeypatch: pytest.Monke
 
 
 def test_wide_scenes_keep_their_compatibility() -> None:
-    """Neighbours ten thousand thresholds from the origin: a matrix product would lose them."""
-    x = 1e4 + torch.rand(1, 50, 3)
-    assert float(spatial_compatibility(x, x, x, x).min()) > 0.999
+    """Neighbours ten thousand thresholds from one origin and beside the other: a matrix product
+    would lose them in the first frame and not in the second."""
+    x = 1e4 + torch.rand(1, 50, 3, generator=torch.Generator().manual_seed(0))
+    y = x - 1e4  # exact, so both frames hold the same shape
+    assert float(spatial_compatibility(x, y, x, y).min()) > 0.999
+    by_product = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") - torch.cdist(y, y)
+    assert float(by_product.abs().max()) > 0.5

@@ -89,10 +89,7 @@ class MatchSampler:
         key = key + boost * self.labels[rows]
         chosen = key.masked_fill(~real, -torch.inf).topk(min(N, width), dim=-1).indices
         # Sets smaller than N repeat rows of their own rather than pad.
-        chosen = torch.where(
-            chosen < self.sizes[pick].unsqueeze(-1), chosen, chosen % self.sizes[pick].unsqueeze(-1)
-        )
-        return rows.gather(-1, chosen)
+        return rows.gather(-1, chosen % self.sizes[pick].unsqueeze(-1))
 
     def _augment(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Any rotation of either end, a few mm of jitter, ends swapped half of the time."""

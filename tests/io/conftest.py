@@ -29,3 +29,12 @@ def utm() -> PointCloud:
     rng = np.random.default_rng(1)
     points = np.array([512345.678, 5403210.987, 312.345]) + rng.uniform(0, 100, (50, 3)).round(3)
     return PointCloud(points)
+
+
+def assert_same_cloud(back: PointCloud, cloud: PointCloud) -> None:
+    """Points and attributes to the bit, types included."""
+    np.testing.assert_array_equal(back.points, cloud.points)
+    assert list(back.attributes) == list(cloud.attributes)
+    for name, values in cloud.attributes.items():
+        assert back.attributes[name].dtype == values.dtype
+        np.testing.assert_array_equal(back.attributes[name], values)

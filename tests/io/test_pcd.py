@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.io.conftest import assert_same_cloud
 
 from vbreg import io
 from vbreg.errors import FileFormatError
@@ -37,12 +38,7 @@ def header(**changes: str | None) -> bytes:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_round_trip(tmp_path: Path, cloud: PointCloud, encoding: Encoding) -> None:
     write_pcd(tmp_path / "a.pcd", cloud, encoding)
-    back = io.read(tmp_path / "a.pcd")
-    np.testing.assert_array_equal(back.points, cloud.points)
-    assert list(back.attributes) == list(cloud.attributes)
-    for name, values in cloud.attributes.items():
-        assert back.attributes[name].dtype == values.dtype
-        np.testing.assert_array_equal(back.attributes[name], values)
+    assert_same_cloud(io.read(tmp_path / "a.pcd"), cloud)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

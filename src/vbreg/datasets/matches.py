@@ -90,14 +90,27 @@ def match_features(
     )
 
 
-def match_sets(pair: Pair, voxel_size: float = 0.05) -> tuple[MatchSet, MatchSet]:
-    """The pair matched from source to target and from target to source."""
-    source, target = describe(pair.source, voxel_size), describe(pair.target, voxel_size)
-    T, overlap = pair.T_target_source, np.nan if pair.overlap is None else pair.overlap
+def match_both_ways(
+    name: str,
+    source: Features,
+    target: Features,
+    T_target_source: Float64,
+    overlap: float,
+    voxel_size: float = 0.05,
+) -> tuple[MatchSet, MatchSet]:
+    """From source to target and from target to source."""
+    T_source_target = inverse(T_target_source)
     return (
-        match_features(pair.name, source, target, T, overlap, voxel_size),
-        match_features(f"{pair.name} back", target, source, inverse(T), overlap, voxel_size),
+        match_features(name, source, target, T_target_source, overlap, voxel_size),
+        match_features(f"{name} back", target, source, T_source_target, overlap, voxel_size),
     )
+
+
+def match_sets(pair: Pair, voxel_size: float = 0.05) -> tuple[MatchSet, MatchSet]:
+    """A pair from its clouds, both ways."""
+    source, target = describe(pair.source, voxel_size), describe(pair.target, voxel_size)
+    overlap = np.nan if pair.overlap is None else pair.overlap
+    return match_both_ways(pair.name, source, target, pair.T_target_source, overlap, voxel_size)
 
 
 def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
