@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from vbreg.correspondences import overlap
-from vbreg.datasets import matches, pairs, scenes, virtual
+from vbreg.datasets import matches, pairs, scenes, shapes, virtual
 from vbreg.datasets.matches import Features, MatchSet
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
@@ -45,12 +45,12 @@ def build_scene(place: Place, generator: np.random.Generator) -> virtual.Scene:
         mesh = scenes.procedural_room(generator)
     else:
         with np.load(place.mesh, allow_pickle=False) as data:
-            whole = scenes.Mesh(data["vertices"].astype(np.float64), data["faces"].astype(np.int64))
-        floor = scenes.floor_height(whole, generator)
-        points, _ = scenes.surface_points(whole, 20000, generator)
+            whole = shapes.Mesh(data["vertices"].astype(np.float64), data["faces"].astype(np.int64))
+        floor = shapes.floor_height(whole, generator)
+        points, _ = shapes.surface_points(whole, 20000, generator)
         furnished = (points[:, 2] > floor + 0.2) & (points[:, 2] < floor + 1.5)
         centre = points[furnished][generator.integers(furnished.sum())]
-        mesh = scenes.add_clutter(scenes.crop(whole, centre, 4.0), generator)
+        mesh = scenes.add_clutter(shapes.crop(whole, centre, 4.0), generator)
     relief = generator.uniform(0.001, 0.005)
     return virtual.sample_surface(mesh, generator, relief=relief)
 

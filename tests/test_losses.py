@@ -1,22 +1,47 @@
+import math
+
 import pytest
 import torch
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
 from tests.conftest import make_problem
 from vbreg import losses
 from vbreg.network import Gaussian, NetworkConfig, NetworkOutput, VariationalNonLocalNetwork
 
 CONFIG = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
+TINY = NetworkConfig(iterations=2, width=8, latent_width=2, hidden_width=4, label_width=2)
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def inputs(n: int = 40, seed: int = 0) -> Inputs:
+    problem = make_problem(n, seed=seed)
+    x, y = (torch.from_numpy(p / 0.1).float()[None] for p in problem[:2])
+    return x, y, torch.from_numpy(problem.inliers)[None]
 
 
 def both_passes(
     network: VariationalNonLocalNetwork,
 ) -> tuple[NetworkOutput, NetworkOutput, torch.Tensor]:
-    problem = make_problem(40)
-    x, y = (torch.from_numpy(p / 0.1).float()[None] for p in problem[:2])
-    labels = torch.from_numpy(problem.inliers)[None]
+    x, y, labels = inputs()
     generator = torch.Generator().manual_seed(0)
     return network(x, y, labels=labels, generator=generator), network(x, y), labels
+
+
+def trained(config: NetworkConfig, steps: int) -> VariationalNonLocalNetwork:
+    """After a few steps on labels that are drawn anew each time: geometry does not show them."""
+    torch.manual_seed(0)
+    network = VariationalNonLocalNetwork(config)
+    optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.cat([inputs(30, seed)[end] for seed in range(4)]) for end in (0, 1))
+    for _ in range(steps):
+        labels = torch.rand(4, 30, generator=generator) < 0.5
+        posterior = network(x, y, labels=labels, generator=generator)
+        loss = losses.Objective()(posterior, network(x, y), labels, network.sigma)
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+    return network
 
 
 def test_kl_is_torchs() -> None:
@@ -26,6 +51,8 @@ def test_kl_is_torchs() -> None:
     q, p = Gaussian(mean[0], std[0]), Gaussian(mean[1], std[1])
     expected = kl_divergence(Independent(Normal(*q), 1), Independent(Normal(*p), 1))
     torch.testing.assert_close(losses.kl_divergence(q, p), expected)
+    for balance in (0.0, 0.8, 1.0):
+        torch.testing.assert_close(losses.balanced_kl(q, p, balance), expected.mean())
 
 
 def test_kl_loss_is_the_mean_over_branches_and_iterations() -> None:
@@ -37,42 +64,104 @@ def test_kl_loss_is_the_mean_over_branches_and_iterations() -> None:
         if step.posterior is not None
     ]
     assert len(terms) == 3 * CONFIG.iterations
-    torch.testing.assert_close(losses.kl_loss(posterior), torch.stack(terms).mean())
+    loss = losses.kl_loss(posterior, 0.8, losses.balanced_kl)
+    torch.testing.assert_close(loss, torch.stack(terms).mean())
 
 
 def test_kl_balance_splits_the_gradient() -> None:
-    """The last layer of each head is reached by its own share alone."""
-    network = VariationalNonLocalNetwork(CONFIG)
-    posterior, _, _ = both_passes(network)
-    step = posterior.steps[-1]["query"]  # the last iteration: nothing else depends on its z
+    """Means and deviations of the last iteration, on whose z nothing else depends."""
+    posterior, _, _ = both_passes(VariationalNonLocalNetwork(CONFIG))
+    step = posterior.steps[-1]["query"]
     assert step.posterior is not None
-    for balance, prior_share, posterior_share in [(1.0, True, False), (0.0, False, True)]:
-        leaves = step.prior.mean, step.posterior.mean
-        grads = torch.autograd.grad(losses.kl_loss(posterior, balance), leaves, retain_graph=True)
-        assert [bool(g.any()) for g in grads] == [prior_share, posterior_share]
+    leaves = step.prior.mean, step.posterior.mean
+
+    def gradients(balance: float) -> tuple[torch.Tensor, ...]:
+        loss = losses.kl_loss(posterior, balance, losses.balanced_kl)
+        return torch.autograd.grad(loss, leaves, retain_graph=True)
+
+    whole = gradients(1.0)[0], gradients(0.0)[1]
+    assert not gradients(1.0)[1].any()
+    assert not gradients(0.0)[0].any()
+    for gradient, all_of_it, share in zip(gradients(0.8), whole, (0.8, 0.2), strict=True):
+        torch.testing.assert_close(gradient, share * all_of_it)
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+@pytest.mark.parametrize("steps", [0, 30])
+def test_the_bound_stays_below_the_likelihood(likelihood: losses.Likelihood, steps: int) -> None:
+    """Cloud-wise ELBO <= importance-weighted estimates <= ln p(labels), which more samples raise.
+
+    64 samples of the same z serve all three, so that the order holds but for the average over the
+    remaining draws; 40 repetitions make that small.
+    """
+    network = trained(TINY, steps)
+    x, y, labels = inputs(6)
+    draws, samples = 40, 64
+    generator = torch.Generator().manual_seed(1)
+    many = [t.expand(draws * samples, *t.shape[1:]) for t in (x, y, labels)]
+    with torch.no_grad():
+        posterior = network(many[0], many[1], labels=many[2], generator=generator)
+    bound = losses.elbo(posterior, many[2], likelihood)
+    assert bound.shape == (draws * samples, 6)  # point-wise
+    log_weight = losses.log_likelihood(posterior.logits, many[2], likelihood).sum(-1)
+    for branches in posterior.steps:
+        for step in branches.values():
+            assert step.posterior is not None
+            p, q = Normal(*step.prior), Normal(*step.posterior)
+            log_weight += (p.log_prob(step.state.z) - q.log_prob(step.state.z)).sum((-1, -2))
+    log_weight = log_weight.view(draws, samples)
+    tight = (log_weight.logsumexp(-1) - math.log(samples)).mean()
+    loose = (log_weight.view(draws, 8, 8).logsumexp(-1) - math.log(8)).mean()
+    cloud = bound.sum(-1)
+    error = float(log_weight.std() / math.sqrt(log_weight.numel()))
+    torch.testing.assert_close(cloud.mean(), log_weight.mean(), atol=5 * error, rtol=0)
+    assert float(cloud.mean()) < float(loose) < float(tight)
+
+
+def test_the_posterior_knows_more_than_the_prior() -> None:
+    """Labels that geometry does not show: only the pass that is told them can predict them."""
+    network = trained(CONFIG, 150)
+    x, y, _ = inputs(30)
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.rand(1, 30, generator=generator) < 0.5
+    with torch.no_grad():
+        told = network(x, y, labels=labels, generator=generator).logits
+        untold = network(x, y, generator=generator).logits
+    scores = [float(losses.log_likelihood(t, labels, "bernoulli").mean()) for t in (told, untold)]
+    assert scores[0] > -0.4  # ln 2 = 0.69 is what a coin gives
+    assert scores[0] > scores[1] + 0.2
 
 
 def test_every_parameter_is_trained() -> None:
     network = VariationalNonLocalNetwork(CONFIG)
     posterior, prior, labels = both_passes(network)
-    losses.loss(posterior, prior, labels, network.sigma).total.backward()
+    losses.Objective()(posterior, prior, labels, network.sigma).total.backward()
+    assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+def test_without_latent_branches_only_the_prior_pass_counts() -> None:
+    network = VariationalNonLocalNetwork(NetworkConfig(iterations=2, width=16, variational=False))
+    x, y, labels = inputs()
+    loss = losses.Objective()(None, network(x, y), labels, network.sigma)
+    loss.total.backward()
+    assert float(loss.kl) == float(loss.label_posterior) == float(loss.spectral_posterior) == 0.0
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 
 @pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
-def test_label_loss_is_lower_for_right_labels(likelihood: losses.Likelihood) -> None:
-    labels = torch.arange(10)[None] < 4
-    good = torch.where(labels, 1.0, 0.0 if likelihood == "gaussian" else -1.0)
-    right = losses.label_loss(good, labels, likelihood)
-    wrong = losses.label_loss(good, ~labels, likelihood)
-    assert right < wrong
+def test_likelihoods_are_torchs(likelihood: losses.Likelihood) -> None:
+    logits, labels = torch.randn(2, 10), torch.arange(20).view(2, 10) % 3 == 0
+    truth = labels.float()
+    model = Bernoulli(logits=logits) if likelihood == "bernoulli" else Normal(logits, 1.0)
+    torch.testing.assert_close(
+        losses.log_likelihood(logits, labels, likelihood), model.log_prob(truth)
+    )
 
 
-def test_gaussian_likelihood_is_torchs_up_to_its_constant() -> None:
-    logits, labels = torch.randn(1, 10), torch.arange(10)[None] < 4
-    expected = -Normal(logits, 1.0).log_prob(labels.float()).mean()
-    constant = 0.5 * torch.log(torch.tensor(2 * torch.pi))
-    torch.testing.assert_close(losses.label_loss(logits, labels, "gaussian") + constant, expected)
+@pytest.mark.parametrize("wrong", [{"likelihood": "poisson"}, {"balance": 1.5}])
+def test_objective_says_what_is_wrong(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
+        losses.Objective(**wrong)  # type: ignore[arg-type]
 
 
 def test_spectral_loss_vanishes_for_perfect_features() -> None:

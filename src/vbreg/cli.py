@@ -241,6 +241,36 @@ def formats() -> None:
         _row(console, f"{row.ending:<6}{verbs}", row.note + extra, label_width=19)
 
 
+@app.command(
+    epilog=_examples(
+        "vbreg train configs/universal.toml -o runs/universal",
+        "vbreg train configs/universal.toml -o runs/universal --minutes 30   (again: goes on)",
+        "torchrun --nproc-per-node 4 -m vbreg train configs/universal.toml -o runs/universal",
+        "tensorboard --logdir runs",
+    )
+)
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; see configs/.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for weights, checkpoint and log.")
+    ],
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long; the same command goes on.", min=0.0)
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Train a network on match sets, or go on with a run that was stopped."""
+    from vbreg.registration import choose_device
+    from vbreg.training import config as configuration
+    from vbreg.training import train as run
+
+    settings = configuration.read_config(config)
+    path = run(settings, output, device=choose_device(device), minutes=minutes, quiet=quiet)
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        _row(Console(highlight=False), "wrote", str(path))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: a user's error is one line and exit code 2, Ctrl-C is exit code 130."""
     # Read when torch is loaded: threads that wait for each other sleep instead of spinning, which

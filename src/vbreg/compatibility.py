@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, N, d) -> (B, N, d)
-AttentionForm = Literal["auto", "dense", "chunked", "sparse"]
+AttentionForm = Literal["auto", "dense", "fused", "chunked", "sparse"]
 
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
@@ -56,13 +57,14 @@ def spatial_attention(
     """The attention of Eq. 1 for one set of correspondences, to be called once per iteration.
 
     source, target (B, N, 3); mask (B, N) marks real rows. All forms compute the same function:
-    `dense` keeps beta whole and carries gradients (training); `chunked` recomputes beta for some
-    rows at a time; `sparse` keeps only beta > 0, which is about a tenth on real matches.
+    `dense` keeps beta whole and carries gradients (training); `fused` is `dense` compiled, for long
+    training on a GPU; `chunked` recomputes beta for some rows at a time; `sparse` keeps only
+    beta > 0, which is about a tenth on real matches.
     """
     if form == "auto" and torch.is_grad_enabled():
         form = "dense"
-    if form == "dense":
-        return _dense(source, target, mask)
+    if form in ("dense", "fused"):
+        return _dense(source, target, mask, _compiled_attend() if form == "fused" else _attend)
     if form == "chunked":
         return _chunked(source, target, mask)
     if form == "sparse":
@@ -70,7 +72,7 @@ def spatial_attention(
         assert attend is not None
         return attend
     if form != "auto":
-        raise ValueError(f"attention form {form!r}: expected auto, dense, chunked or sparse")
+        raise ValueError(f"attention form {form!r}: expected auto, dense, fused, chunked or sparse")
     if source.device.type == "cpu" and torch.backends.mkl.is_available():
         N = source.shape[1]
         attend = _sparse(source, target, mask, most=min(MAX_PAIRS, int(DENSE_FROM * N * N)))
@@ -86,13 +88,21 @@ def attention_rows(query: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None
     return logits.softmax(-1)
 
 
-def _dense(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+def _attend(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
+    return attention_rows(query, key, beta, mask) @ value
+
+
+@lru_cache(maxsize=1)
+def _compiled_attend() -> Callable[..., Tensor]:
+    """Scaling by beta and softmax become one kernel each way instead of some ten."""
+    return torch.compile(_attend, dynamic=True)
+
+
+def _dense(
+    source: Tensor, target: Tensor, mask: Tensor | None, attend: Callable[..., Tensor]
+) -> Attention:
     beta = spatial_compatibility(source, target, source, target)
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attention_rows(query, key, beta, mask) @ value
-
-    return attend
+    return lambda query, key, value: attend(query, key, value, beta, mask)
 
 
 def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.compatibility import feature_compatibility
-from vbreg.network import Gaussian, NetworkOutput
+from vbreg.network import BranchStep, Gaussian, NetworkOutput
 
 Likelihood = Literal["bernoulli", "gaussian"]
+KL = Callable[[Gaussian, Gaussian, float], Tensor]
 
 
 class Loss(NamedTuple):
@@ -28,29 +32,55 @@ class Loss(NamedTuple):
         return 0.5 * (label + spectral + self.kl)
 
 
-def loss(
-    posterior: NetworkOutput,
-    prior: NetworkOutput,
-    labels: Tensor,  # (B, N) bool
-    sigma: Tensor,
-    likelihood: Likelihood = "bernoulli",
-) -> Loss:
-    """Both passes of one step: the posterior pass was given the labels, the prior pass was not."""
-    return Loss(
-        label_posterior=label_loss(posterior.logits, labels, likelihood),
-        label_prior=label_loss(prior.logits, labels, likelihood),
-        spectral_posterior=spectral_loss(posterior.features[-1], labels, sigma),
-        spectral_prior=spectral_loss(prior.features[-1], labels, sigma),
-        kl=kl_loss(posterior),
-    )
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised. SCNonlocal has no posterior pass: the terms of that pass are zero."""
+
+    likelihood: Likelihood = "bernoulli"  # "gaussian" as in the paper
+    balance: float = 0.8  # share of the KL's gradient that pulls the prior to the posterior
+
+    def __post_init__(self) -> None:
+        if self.likelihood not in ("bernoulli", "gaussian"):
+            raise ValueError(f"likelihood {self.likelihood!r}: expected 'bernoulli' or 'gaussian'")
+        if not 0.0 <= self.balance <= 1.0:
+            raise ValueError(f"balance {self.balance}: expected a number from 0 to 1")
+
+    def __call__(
+        self,
+        posterior: NetworkOutput | None,  # its pass was given the labels
+        prior: NetworkOutput,
+        labels: Tensor,  # (B, N) bool
+        sigma: Tensor,
+        kl: KL | None = None,  # `balanced_kl`, or what a compiler makes of it
+    ) -> Loss:
+        zero = sigma.new_zeros(())
+        return Loss(
+            label_posterior=self._label(posterior, labels) if posterior else zero,
+            label_prior=self._label(prior, labels),
+            spectral_posterior=_spectral(posterior, labels, sigma) if posterior else zero,
+            spectral_prior=_spectral(prior, labels, sigma),
+            kl=kl_loss(posterior, self.balance, kl or balanced_kl) if posterior else zero,
+        )
+
+    def _label(self, output: NetworkOutput, labels: Tensor) -> Tensor:
+        return -log_likelihood(output.logits, labels, self.likelihood).mean()
 
 
-def label_loss(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Tensor:
-    """Negative log likelihood of the labels, mean over correspondences, constants left out."""
+def elbo(posterior: NetworkOutput, labels: Tensor, likelihood: Likelihood = "bernoulli") -> Tensor:
+    """(B, N) in nats: the point-wise lower bound of the paper's supplement, from one sample of z.
+
+    Its sum over the correspondences is the cloud-wise bound on ln p(labels | correspondences).
+    """
+    divergence = sum(kl_divergence(*_ends(step)) for step in _steps(posterior))
+    return log_likelihood(posterior.logits, labels, likelihood) - divergence
+
+
+def log_likelihood(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Tensor:
+    """(B, N): ln p(label). Gaussian: unit variance about the prediction."""
     truth = labels.to(torch.float32)
-    if likelihood == "gaussian":  # unit variance about the prediction, as in the paper
-        return 0.5 * F.mse_loss(logits.float(), truth)
-    return F.binary_cross_entropy_with_logits(logits.float(), truth)
+    if likelihood == "gaussian":
+        return -0.5 * ((logits.float() - truth).square() + math.log(2 * math.pi))
+    return -F.binary_cross_entropy_with_logits(logits.float(), truth, reduction="none")
 
 
 def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor) -> Tensor:
@@ -63,20 +93,16 @@ def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor) -> Tensor:
     return (error.sum() - diagonal) / error.numel()
 
 
-def kl_loss(posterior: NetworkOutput, balance: float = 0.8) -> Tensor:
-    """KL(q || p) summed over latent dimensions, mean over points, branches and iterations.
+def kl_loss(posterior: NetworkOutput, balance: float, kl: KL) -> Tensor:
+    """KL(q || p) summed over latent dimensions, mean over points, branches and iterations."""
+    return torch.stack([kl(*_ends(step), balance) for step in _steps(posterior)]).mean()
 
-    `balance` of the gradient pulls the prior to the posterior, the rest the posterior to the prior.
-    """
-    terms = []
-    for branches in posterior.steps:
-        for step in branches.values():
-            assert step.posterior is not None, "the posterior pass needs labels"
-            q, p = step.posterior, step.prior
-            pull_prior = kl_divergence(Gaussian(q.mean.detach(), q.std.detach()), p)
-            pull_posterior = kl_divergence(q, Gaussian(p.mean.detach(), p.std.detach()))
-            terms.append(balance * pull_prior.mean() + (1 - balance) * pull_posterior.mean())
-    return torch.stack(terms).mean()
+
+def balanced_kl(q: Gaussian, p: Gaussian, balance: float) -> Tensor:
+    """Mean KL(q || p); `balance` of its gradient reaches the prior p, the rest the posterior q."""
+    pulled_q = Gaussian(*(_share_gradient(x, 1.0 - balance) for x in q))
+    pulled_p = Gaussian(*(_share_gradient(x, balance) for x in p))
+    return kl_divergence(pulled_q, pulled_p).mean()
 
 
 def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
@@ -85,3 +111,21 @@ def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
     ratio = (q_std / p_std).square()
     distance = ((q_mean - p_mean) / p_std).square()
     return 0.5 * (ratio + distance - 1.0 - ratio.log()).sum(-1)
+
+
+def _share_gradient(x: Tensor, share: float) -> Tensor:
+    x = x.float()
+    return share * x + (1.0 - share) * x.detach()
+
+
+def _spectral(output: NetworkOutput, labels: Tensor, sigma: Tensor) -> Tensor:
+    return spectral_loss(output.features[-1], labels, sigma)
+
+
+def _steps(posterior: NetworkOutput) -> list[BranchStep]:
+    return [step for branches in posterior.steps for step in branches.values()]
+
+
+def _ends(step: BranchStep) -> tuple[Gaussian, Gaussian]:
+    assert step.posterior is not None, "the posterior pass needs labels"
+    return step.posterior, step.prior

@@ -34,6 +34,7 @@ class NetworkConfig:
     hidden_width: int = 256  # of h
     label_width: int = 64
     std_floor: float = 0.1
+    variational: bool = True  # False: SCNonlocal, where features are query, key and value at once
 
     def __post_init__(self) -> None:
         if self.input not in ("xyz", "feat"):
@@ -57,12 +58,6 @@ class Gaussian(NamedTuple):
 
     mean: Tensor
     std: Tensor
-
-    def draw(self, generator: torch.Generator | None) -> Tensor:
-        if generator is None:
-            return self.mean
-        noise = torch.empty_like(self.mean).normal_(generator=generator)
-        return self.mean + self.std * noise
 
 
 class BranchState(NamedTuple):
@@ -158,28 +153,36 @@ class LatentBranch(nn.Module):
         self.merge = nn.Linear(z + h, d)
 
     def forward(
-        self,
-        state: BranchState,
-        features: Tensor,
-        labels: Tensor | None,
-        generator: torch.Generator | None,
+        self, state: BranchState, features: Tensor, labels: Tensor | None, noise: Tensor | None
     ) -> BranchStep:
         x = F.relu(self.embed(torch.cat([state.z, features], dim=-1)))
-        h = self.history(x.flatten(0, 1), state.h.flatten(0, 1)).unflatten(0, x.shape[:2])  # Eq. 3
+        h = gated_update(self.history, x, state.h)  # Eq. 3
         prior, posterior = self.prior(h), None
         if labels is not None:
             posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))  # Eq. 5
-        z = (posterior or prior).draw(generator)
+        mean, std = prior if posterior is None else posterior
+        z = mean if noise is None else mean + std * noise
         merged = F.relu(self.merge(torch.cat([z, h], dim=-1)))  # Eq. 4
         return BranchStep(BranchState(z, h), prior, posterior, merged)
 
 
+def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
+    """What `cell(x, h)` gives, for any leading dimensions, in operations that a compiler fuses."""
+    reset_x, keep_x, new_x = F.linear(x, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
+    reset_h, keep_h, new_h = F.linear(h, cell.weight_hh, cell.bias_hh).chunk(3, dim=-1)
+    new = (new_x + (reset_x + reset_h).sigmoid() * new_h).tanh()
+    return new + (keep_x + keep_h).sigmoid() * (h - new)
+
+
 class NonLocalStep(nn.Module):
-    """What is an iteration's own: the three projections and the message."""
+    """What is an iteration's own: the three projections and the message. Without latent branches
+    also the layer that they stand in for, which sees each correspondence by itself."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         d = config.width
+        if not config.variational:
+            self.point, self.point_norm = nn.Linear(d, d), ContextNorm(d)
         self.project = nn.ModuleDict({name: nn.Linear(d, d) for name in BRANCHES})
         self.message = NormedMLP(d, d // 2, d // 2, d)
 
@@ -189,7 +192,8 @@ class VariationalNonLocalNetwork(nn.Module):
         super().__init__()
         self.config = config = config or NetworkConfig()
         self.embed = NormedMLP(config.input_width, config.width, config.width)
-        self.branches = nn.ModuleDict({name: LatentBranch(config) for name in BRANCHES})
+        names = BRANCHES if config.variational else ()
+        self.branches = nn.ModuleDict({name: LatentBranch(config) for name in names})
         self.steps = nn.ModuleList(NonLocalStep(config) for _ in range(config.iterations))
         self.classify = nn.Sequential(
             nn.Linear(config.width, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
@@ -211,16 +215,23 @@ class VariationalNonLocalNetwork(nn.Module):
         with torch.autocast(source.device.type, enabled=False):
             attend = spatial_attention(source, target, mask, attention)
         features = self.embed(self._describe(source, target, mask, descriptors), mask)
-        states = {name: self._initial_state(features) for name in BRANCHES}
+        states = {name: self._initial_state(features) for name in self.branches}
         all_features, all_attention, all_steps = [], [], []
         for iteration in self.steps:
             assert isinstance(iteration, NonLocalStep)
             steps: dict[str, BranchStep] = {
-                name: branch(states[name], features, labels, generator)
+                name: branch(states[name], features, labels, self._noise(features, generator))
                 for name, branch in self.branches.items()
             }
             states = {name: step.state for name, step in steps.items()}
-            query, key, value = (iteration.project[b](steps[b].merged) for b in BRANCHES)
+            if self.config.variational:
+                ends = [steps[b].merged for b in BRANCHES]
+            else:
+                features = F.relu(iteration.point_norm(iteration.point(features), mask))
+                ends = [features] * len(BRANCHES)
+            query, key, value = (
+                iteration.project[b](end) for b, end in zip(BRANCHES, ends, strict=True)
+            )
             features = features + iteration.message(attend(query, key, value), mask)  # Eq. 1
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
@@ -229,11 +240,16 @@ class VariationalNonLocalNetwork(nn.Module):
         return NetworkOutput(logits, tuple(all_features), tuple(all_attention), tuple(all_steps))
 
     def _initial_state(self, features: Tensor) -> BranchState:
-        B, N, _ = features.shape
-        return BranchState(
-            features.new_zeros(B, N, self.config.latent_width),
-            features.new_zeros(B, N, self.config.hidden_width),
-        )
+        """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""
+        widths = self.config.latent_width, self.config.hidden_width
+        zeros = (features.new_zeros(*features.shape[:-1], width) for width in widths)
+        return BranchState(*(z.requires_grad_(features.requires_grad) for z in zeros))
+
+    def _noise(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        if generator is None:
+            return None
+        shape = *features.shape[:-1], self.config.latent_width
+        return features.new_empty(shape).normal_(generator=generator)
 
     def _describe(
         self, source: Tensor, target: Tensor, mask: Tensor | None, descriptors: Tensor | None

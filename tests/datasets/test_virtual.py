@@ -8,7 +8,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from vbreg import geometry
-from vbreg.datasets import scenes, virtual
+from vbreg.datasets import scenes, shapes, virtual
 
 PERFECT = virtual.Camera(noise=0.0, keep=1.0, volume=False)
 
@@ -76,7 +76,7 @@ def test_noise_stays_at_its_level(scene: virtual.Scene) -> None:
 def test_seeds_repeat() -> None:
     def fragment(seed: int) -> np.ndarray:
         generator = np.random.default_rng(seed)
-        mesh = scenes.add_clutter(scenes.box((3.0, 4.0, 2.5)), generator)
+        mesh = scenes.add_clutter(shapes.box((3.0, 4.0, 2.5)), generator)
         scene = virtual.sample_surface(mesh, generator, spacing=0.05)
         trajectory = virtual.random_trajectory(scene, generator, frames=3)
         noise = torch.Generator().manual_seed(seed)
@@ -102,9 +102,9 @@ def test_floor_height(scene: virtual.Scene) -> None:
 
 
 def test_crop_keeps_the_area_inside() -> None:
-    floor = scenes.sheet(np.array([[[-9.0, -9, 0], [-9, 9, 0]], [[9, -9, 0], [9, 9, 0]]]))
-    cut = scenes.crop(floor, (1.0, 2.0), half=2.0, edge=0.5)
-    assert 16 <= scenes.area(cut) < 26
+    floor = shapes.sheet(np.array([[[-9.0, -9, 0], [-9, 9, 0]], [[9, -9, 0], [9, 9, 0]]]))
+    cut = shapes.crop(floor, (1.0, 2.0), half=2.0, edge=0.5)
+    assert 16 <= shapes.area(cut) < 26
     assert np.abs(cut.vertices[:, :2] - [1, 2]).max() < 2.6
 
 

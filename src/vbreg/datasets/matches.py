@@ -1,7 +1,7 @@
 """Match sets to train on: what 1-NN matching makes of a pair, and which matches are right.
 
-A shard keeps every cloud once, in whole millimetres, and a match as the index of the target point,
-so that a set of 4000 matches costs about 9 kB.
+A shard keeps every cloud once, in whole hundredths of the inlier threshold (millimetres at 10 cm),
+and a match as the index of the target point, so that a set of 4000 matches costs about 9 kB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from vbreg.datasets.pairs import Pair, inverse
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import Bool, Float32, Float64, Int64
 
-VERSION = 1
+VERSION = 2
+STEPS = 100  # a shard keeps points in hundredths of the inlier threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class MatchSet:
     labels: Bool  # (N,) the match is right
     T_target_source: Float64  # (4, 4)
     overlap: float
+    inlier_threshold: float = 0.10  # metres
 
     @property
     def target(self) -> Float32:
@@ -87,6 +89,7 @@ def match_features(
         labels.numpy(),
         T_target_source,
         overlap,
+        2 * voxel_size,
     )
 
 
@@ -121,16 +124,20 @@ def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
         if id(cloud) not in stored:
             stored[id(cloud)] = len(points)
             points.append(cloud)
-    millimetres = np.round(np.concatenate(points).astype(np.float64) * 1000)
-    if np.abs(millimetres).max() > np.iinfo(np.int16).max:
-        raise VBRegError(f"{path}: a shard holds clouds within 32 m of their origin")
+    thresholds = np.array([s.inlier_threshold for s in sets])
+    whole = np.round(np.concatenate(points).astype(np.float64) * (STEPS / thresholds[0]))
+    if (thresholds != thresholds[0]).any():
+        raise VBRegError(f"{path}: a shard holds match sets of one inlier threshold")
+    if np.abs(whole).max() > np.iinfo(np.int16).max:
+        raise VBRegError(f"{path}: a shard holds clouds within 327 thresholds of their origin")
     if max(map(len, points)) > np.iinfo(np.uint16).max:
         raise VBRegError(f"{path}: a shard holds clouds of at most 65535 points")
     np.savez_compressed(
         path,
         version=np.array(VERSION),
         names=np.array([s.name for s in sets]),
-        points=millimetres.astype(np.int16),
+        inlier_threshold=thresholds[0],
+        points=whole.astype(np.int16),
         cloud_start=np.cumsum([0] + [len(p) for p in points]),
         clouds=np.array([[stored[id(s.source)], stored[id(s.target_cloud)]] for s in sets]),
         target_index=np.concatenate([s.target_index for s in sets]).astype(np.uint16),
@@ -152,7 +159,8 @@ class Shard(Sequence[MatchSet]):
             self.names: tuple[str, ...] = tuple(str(name) for name in data["names"])
             self.overlap: Float32 = data["overlap"]
             self._T: Float64 = data["T_target_source"]
-            points = data["points"].astype(np.float32) / np.float32(1000)
+            self.inlier_threshold = float(data["inlier_threshold"])
+            points = data["points"].astype(np.float32) * np.float32(self.inlier_threshold / STEPS)
             self._clouds = np.split(points, data["cloud_start"][1:-1])
             self._ends: Int64 = data["clouds"]
             counts = [len(self._clouds[source]) for source, _ in self._ends]
@@ -180,6 +188,7 @@ class Shard(Sequence[MatchSet]):
             self._labels[index],
             self._T[index],
             float(self.overlap[index]),
+            self.inlier_threshold,
         )
 
     def __iter__(self) -> Iterator[MatchSet]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vbreg import geometry
-from vbreg.datasets.scenes import Mesh, area, floor_height, surface_points
+from vbreg.datasets.shapes import Mesh, area, floor_height, surface_points
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 

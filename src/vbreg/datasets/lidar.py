@@ -1,0 +1,214 @@
+"""A spinning LiDAR that does not exist, driven through streets that do not either.
+
+Rays meet triangles exactly: every triangle is tested against the rays of the rings and columns
+that its outline spans, the nearest hit wins. CPU or GPU; numpy's generator draws paths, torch's
+(on the street's device) draws noise.
+
+Sensor frame: x forward, y left, z up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vbreg import geometry
+from vbreg.datasets.streets import HALF, Street
+from vbreg.types import Float64
+
+CHUNK = 1 << 20  # ray-triangle tests at a time
+
+
+@dataclass(frozen=True)
+class Lidar:
+    """A sensor on a roof; the defaults are a 64-ring one as the KITTI drives have it."""
+
+    rings: int = 64
+    columns: int = 2000
+    elevation: tuple[float, ...] = (2.5, -8.3, -24.8)  # degrees; as many rings between each two
+    height: float = 1.73  # above the road
+    near: float = 2.7  # rays begin here
+    far: float = 80.0
+    ceiling: float = 2.9  # nothing higher above the sensor is kept, as in the published scans
+    noise: float = 0.02  # of the range, metres rms
+    ring_offset: float = 0.01  # constant error of the range of each ring, metres rms
+    reach: float = 160.0  # a wall that faces the sensor there loses 37 % of its echoes; inf: none
+    voxel_size: float | None = None  # keep one return per voxel
+
+    def elevations(self) -> Tensor:
+        """(R,) radians, falling."""
+        knots = np.linspace(0, len(self.elevation) - 1, self.rings)
+        degrees = np.interp(knots, np.arange(len(self.elevation)), self.elevation)
+        return torch.from_numpy(np.radians(degrees))
+
+    def rays(self) -> Tensor:
+        """Unit directions (R, C, 3) float32; the columns turn left from straight behind."""
+        e = self.elevations()[:, None]
+        a = (torch.arange(self.columns) + 0.5) * (2 * math.pi / self.columns) - math.pi
+        x, y, z = e.cos() * a.cos(), e.cos() * a.sin(), e.sin().expand(-1, self.columns)
+        return torch.stack([x, y, z], dim=-1).float()
+
+
+def cast(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+    """Triangles (F, 3, 3) in the sensor's frame -> range (R, C), inf for none, and face (R, C)."""
+    rays = lidar.rays().to(triangles.device).view(-1, 3)
+    best = torch.full_like(rays[:, 0], torch.inf)
+    face = torch.full_like(best, -1, dtype=torch.long)
+    for index, owner, ray in _candidates(triangles, lidar):
+        a, b, c = triangles[index].double().unbind(1)
+        normal = torch.linalg.cross(b - a, c - a)
+        # A ray passes inside where it lies on one side of the three planes through eye and edge.
+        edges = [torch.linalg.cross(a, b), torch.linalg.cross(b, c), torch.linalg.cross(c, a)]
+        planes = torch.stack([*edges, normal], dim=1).float()  # (F', 4, 3)
+        side = (planes[owner] * rays[ray].unsqueeze(1)).sum(-1)  # (K, 4)
+        t = (a * normal).sum(-1).float()[owner] / side[:, 3]
+        hit = (side[:, :3] >= 0).all(-1) | (side[:, :3] <= 0).all(-1)
+        hit &= (t > lidar.near) & (t < lidar.far)
+        owner, ray, t = owner[hit], ray[hit], t[hit]
+        best = best.scatter_reduce(0, ray, t, "amin")
+        won = t == best[ray]
+        # Chunks come in the order of the faces, so whoever wins later has the greater index.
+        face = face.scatter_reduce(0, ray[won], index[owner[won]], "amax")
+    shape = (lidar.rings, lidar.columns)
+    return best.view(shape), face.view(shape)
+
+
+def _candidates(triangles: Tensor, lidar: Lidar) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Chunks: faces (F',), and for every test the place in F' (K,) and the ray (K,)."""
+    first, count = _span(triangles, lidar)
+    total = count.prod(-1)
+    faces = total.nonzero().squeeze(-1)
+    chunk = total[faces].cumsum(0) // CHUNK
+    for f in torch.split(faces, chunk.bincount().tolist() or [0]):
+        owner = torch.repeat_interleave(torch.arange(len(f), device=f.device), total[f])
+        start = total[f].cumsum(0) - total[f]
+        k = torch.arange(len(owner), device=f.device) - start[owner]
+        columns = count[f, 1][owner]
+        ring = first[f, 0][owner] + k // columns
+        column = (first[f, 1][owner] + k % columns) % lidar.columns
+        yield f, owner, ring * lidar.columns + column
+
+
+def _span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+    """First ring and column (F, 2) of each triangle's outline and how many (F, 2) it spans."""
+    flat, z = triangles[..., :2].double(), triangles[..., 2].double()
+    ahead = flat.roll(-1, 1)
+    turn = flat[..., 0] * ahead[..., 1] - flat[..., 1] * ahead[..., 0]  # (F, 3)
+    below = (turn >= 0).all(-1) | (turn <= 0).all(-1)  # the axis of the sensor passes through
+    edge = ahead - flat
+    along = -(flat * edge).sum(-1) / edge.square().sum(-1).clamp_min(1e-12)
+    closest = torch.linalg.vector_norm(flat + along.clamp(0, 1).unsqueeze(-1) * edge, dim=-1)
+    nearest = torch.where(below, 0.0, closest.amin(-1)).clamp_min(1e-3)
+    furthest = torch.linalg.vector_norm(flat, dim=-1).amax(-1).clamp_min(1e-3)
+    low, high = z.amin(-1), z.amax(-1)
+    top = torch.atan2(high, torch.where(high > 0, nearest, furthest))
+    bottom = torch.atan2(low, torch.where(low < 0, nearest, furthest))
+    depth = -lidar.elevations().to(z.device)  # rising
+    ring = torch.searchsorted(depth, -top)
+    rings = torch.searchsorted(depth, -bottom, right=True) - ring
+    azimuth = torch.atan2(flat[..., 1], flat[..., 0])
+    middle = azimuth[:, :1]
+    swing = torch.remainder(azimuth - middle + math.pi, 2 * math.pi) - math.pi
+    step = 2 * math.pi / lidar.columns
+    left, right = ((middle + swing + math.pi) / step - 0.5).aminmax(dim=-1)
+    column = left.ceil()
+    columns = torch.where(below, lidar.columns, right.floor() - column + 1)
+    seen = (nearest < lidar.far) & (rings > 0) & (columns > 0)
+    count = torch.stack([rings, columns.long()], dim=-1) * seen.unsqueeze(-1)
+    return torch.stack([ring, column.long()], dim=-1), count
+
+
+def scan(
+    street: Street,
+    T_world_sensor: Float64,
+    lidar: Lidar,
+    time: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """One turn of the sensor at `time` seconds -> points (N, 3) float64 in its frame."""
+    triangles, relief = street.at(time, T_world_sensor[:2, 3])
+    device = triangles.device
+    T = torch.as_tensor(T_world_sensor, device=device)
+    local = geometry.apply(geometry.inverse(T), triangles.double().view(-1, 3)).view(-1, 3, 3)
+    distance, face = cast(local, lidar)
+    ring, column = (face >= 0).nonzero().unbind(-1)
+    distance, face = distance[ring, column], face[ring, column]
+    a, b, c = local[face].float().unbind(1)
+    normal = torch.nn.functional.normalize(torch.linalg.cross(b - a, c - a), dim=-1)
+    ray = lidar.rays().to(device)[ring, column]
+    bump = relief[face] * street.waves(geometry.apply(T.float(), ray * distance.unsqueeze(-1)))
+    cosine = (ray * normal).sum(-1).abs()
+    # An echo weakens with the square of the range and with the slant.
+    strength = cosine * (lidar.reach / distance).square()
+    kept = torch.rand(len(ring), generator=generator, device=device) >= (-strength).exp()
+    white = torch.randn(len(ring), generator=generator, device=device)
+    constant = math.sqrt(2) * torch.sin(ring * 12.9898)  # a sensor's own, the same in every scan
+    measured = distance + lidar.noise * white + lidar.ring_offset * constant
+    points = ray * measured.unsqueeze(-1) + normal * bump.unsqueeze(-1)
+    kept &= (measured > lidar.near) & (measured < lidar.far) & (points[:, 2] < lidar.ceiling)
+    points = points[kept].double()
+    return points if lidar.voxel_size is None else _thin(points, lidar.voxel_size)
+
+
+def _thin(points: Tensor, size: float) -> Tensor:
+    """The first point (N, 3) of each voxel."""
+    x, y, z = (points / size).floor().long().unbind(-1)
+    voxels, voxel = torch.unique((x << 40) + (y << 20) + z, return_inverse=True)
+    order = torch.arange(len(points), device=points.device)
+    first = torch.full_like(voxels, len(points)).scatter_reduce(0, voxel, order, "amin")
+    return points[first]
+
+
+def drive(
+    street: Street, generator: np.random.Generator, count: int, height: float = Lidar.height
+) -> tuple[Float64, Float64]:
+    """T_world_sensor (count, 4, 4) along the road, 4 to 12 m apart, and the time of each (count,).
+
+    Some look back, from the other lane and at another time; on a crossing some are turning.
+    """
+    limit = 0.4 * HALF
+    steps = generator.uniform(4, 12, count).cumsum()
+    steps += generator.uniform(-15, 15) - steps.mean()
+    poses, times = [], []
+    for s in limit - np.abs((steps + limit) % (4 * limit) - 2 * limit):  # to and fro
+        back = generator.random() < 0.25
+        lane = street.road.width / 4 * (1 if back else -1) + generator.normal(0, 0.4)
+        yaw = generator.normal(0, 0.03) + back * np.pi
+        if street.road.crosses(s) and generator.random() < 0.4:
+            yaw += generator.uniform(-1.5, 1.5)
+        T = street.road.frame(s, lane) @ _turned(yaw, *generator.normal(0, 0.008, 2))
+        T[2, 3] += height + generator.normal(0, 0.02)
+        poses.append(T)
+        times.append(generator.uniform(200, 300) if back else s / 8)
+    return np.stack(poses), np.array(times)
+
+
+def _turned(yaw: float, pitch: float, roll: float) -> Float64:
+    (cy, cp, cr), (sy, sp, sr) = np.cos([yaw, pitch, roll]), np.sin([yaw, pitch, roll])
+    T = np.eye(4)
+    T[:3, :3] = (
+        np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
+        @ np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
+        @ np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
+    )
+    return T
+
+
+def street_scans(
+    street: Street,
+    generator: np.random.Generator,
+    count: int = 8,
+    lidar: Lidar = Lidar(voxel_size=0.3),
+) -> list[tuple[Tensor, Tensor]]:
+    """`count` scans of one street: points (N, 3) and T_world_sensor (4, 4), both float64."""
+    noise = torch.Generator(street.device).manual_seed(int(generator.integers(1 << 62)))
+    poses, times = drive(street, generator, count, lidar.height)
+    return [
+        (scan(street, T, lidar, time, noise), torch.as_tensor(T, device=street.device))
+        for T, time in zip(poses, times, strict=True)
+    ]

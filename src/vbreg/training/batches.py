@@ -1,0 +1,115 @@
+"""Batches of labelled matches, drawn and augmented on the device that trains.
+
+Everything about a micro-batch follows from its own seed, so a run that was interrupted, or is
+spread over more workers, sees the same batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vbreg.datasets.matches import MatchSet, read_shard
+from vbreg.errors import VBRegError
+from vbreg.geometry import random_rotation
+from vbreg.training.config import DataConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    source: Tensor  # (B, N, 3) in units of the inlier threshold
+    target: Tensor
+    labels: Tensor  # (B, N)
+
+
+def read_folder(folder: Path) -> list[MatchSet]:
+    """All match sets of the shards in a folder."""
+    files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise VBRegError(f"no shards (*.npz) of match sets in {folder}: make them first")
+    return [match_set for file in files for match_set in read_shard(file)]
+
+
+class MatchSampler:
+    """All match sets in one tensor on the device."""
+
+    def __init__(
+        self, sources: Sequence[Sequence[MatchSet]], config: DataConfig, device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        sets = [s for source in sources for s in source]
+        if not sets:
+            raise VBRegError("no match sets to train on: name folders of shards in data.shards")
+        weights = config.weights or (1.0,) * len(sources)
+        rows = [
+            torch.cat([torch.as_tensor(s.source), torch.as_tensor(s.target)], 1)
+            / s.inlier_threshold
+            for s in sets
+        ]
+        sizes = torch.tensor([len(s) for s in sets])
+        self.points = torch.cat(rows).to(device)  # (M, 6)
+        self.labels = torch.cat([torch.as_tensor(s.labels) for s in sets]).to(device)
+        self.sizes = sizes.to(device)
+        self.largest = int(sizes.max())
+        self.starts = (sizes.cumsum(0) - sizes).to(device)
+        self.weights = torch.cat(
+            [torch.full((len(s),), w / len(s)) for s, w in zip(sources, weights, strict=True)]
+        ).to(device)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def size_of(self, seed: int) -> int:
+        """N of the micro-batch with this seed; known without asking the device."""
+        return int(np.random.default_rng(seed).choice(self.config.sizes))
+
+    def draw(self, N: int, generator: torch.Generator) -> Batch:
+        """A micro-batch of N matches a pair: its sets, their rows and how they are moved."""
+        return self.draw_pairs(self.config.correspondences // N, N, generator)
+
+    def draw_pairs(self, B: int, N: int, generator: torch.Generator) -> Batch:
+        rows = self._choose_rows(B, N, generator)
+        source, target = self._augment(self.points[rows], generator)
+        return Batch(source, target, self.labels[rows])
+
+    def _choose_rows(self, B: int, N: int, generator: torch.Generator) -> Tensor:
+        """N rows of each of B sets (B, N), drawn so that the share of inliers varies.
+
+        Sets smaller than N are left out; where all are, they repeat rows of their own.
+        """
+        weights = self.weights * (self.sizes >= N) if self.largest >= N else self.weights
+        pick = weights.multinomial(B, replacement=True, generator=generator)
+        sizes = self.sizes[pick].unsqueeze(-1)
+        offset = torch.arange(self.largest, device=self.device)
+        rows = (self.starts[pick].unsqueeze(-1) + offset).clamp_max(len(self.labels) - 1)
+        low, high = map(math.log, self.config.inlier_boost)
+        boost = low + (high - low) * self._uniform(B, 1, generator=generator)
+        # Gumbel top-N: draws without replacement, inliers exp(boost) times as readily.
+        uniform = self._uniform(B, len(offset), generator=generator).clamp(1e-9, 1 - 1e-7)
+        key = boost * self.labels[rows] - (-uniform.log()).log()
+        key = key.masked_fill(offset >= sizes, -torch.inf)
+        chosen = key.topk(min(N, len(offset)), dim=-1).indices
+        return rows.gather(-1, chosen.repeat(1, -(-N // chosen.shape[1]))[:, :N] % sizes)
+
+    def _augment(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Any rotation of either end, a little jitter, ends swapped half of the time; translation
+        would change nothing, since the network centres what it sees."""
+        B, N, _ = points.shape
+        swap = self._uniform(B, 1, 1, generator=generator) < 0.5
+        a, b = points[..., :3], points[..., 3:]
+        moved = []
+        for end in (torch.where(swap, a, b), torch.where(swap, b, a)):
+            R = random_rotation(B, generator=generator, device=self.device)
+            noise = torch.randn(B, N, 3, generator=generator, device=self.device)
+            scale = self.config.jitter * self._uniform(B, 1, 1, generator=generator)
+            moved.append((end + scale * noise) @ R.transpose(-1, -2))
+        return moved[0], moved[1]
+
+    def _uniform(self, *shape: int, generator: torch.Generator) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=self.device)

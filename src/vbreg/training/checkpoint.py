@@ -1,0 +1,94 @@
+"""Where a run stands: enough to go on to the bit, in one file that is never half written."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io.atomic import atomic_path
+from vbreg.network import VariationalNonLocalNetwork
+from vbreg.training.config import TrainConfig, to_dict
+
+NAME = "checkpoint.pt"
+VERSION = 1
+
+
+@dataclass
+class State:
+    """What a step changes."""
+
+    network: VariationalNonLocalNetwork
+    averaged: VariationalNonLocalNetwork
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    pairs: int = 0
+    skipped: int = 0  # steps whose gradient was not finite
+    seconds: float = 0.0
+
+    @classmethod
+    def start(cls, config: TrainConfig, device: torch.device) -> State:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = VariationalNonLocalNetwork(config.network).to(device)
+        averaged = copy.deepcopy(network).eval().requires_grad_(False)
+        optimizer = torch.optim.AdamW(
+            network.parameters(),
+            lr=config.optimizer.learning_rate,
+            weight_decay=config.optimizer.weight_decay,
+            fused=device.type == "cuda",
+        )
+        return cls(network, averaged, optimizer)
+
+    def save(self, folder: Path, config: TrainConfig) -> None:
+        content = {
+            "version": VERSION,
+            "config": to_dict(config),
+            "network": self.network.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counts": [self.step, self.pairs, self.skipped, self.seconds],
+        }
+        with atomic_path(folder / NAME) as path:
+            torch.save(content, path)
+
+    def resume(self, folder: Path, config: TrainConfig) -> None:
+        """Take over what a run of the same configuration has saved in `folder`."""
+        content = _read(folder / NAME)
+        different = _differences(content["config"], to_dict(config))
+        if different:
+            raise VBRegError(
+                f"{folder / NAME} was made with another configuration ({', '.join(different)}): "
+                "go on with the old one, or train afresh in another folder"
+            )
+        self.network.load_state_dict(content["network"])
+        self.averaged.load_state_dict(content["averaged"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.step, self.pairs, self.skipped, self.seconds = content["counts"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise FileFormatError(f"{path} is not a readable checkpoint: {error}") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise FileFormatError(f"{path} is not a checkpoint of version {VERSION}; train afresh")
+    return content
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Names of what differs; folders may have moved."""
+    found = []
+    for name in sorted(set(old) | set(new)):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{prefix}{name}.")
+        elif a != b and prefix + name not in ("data.shards", "data.validation"):
+            found.append(f"{prefix}{name}: {a!r} then, {b!r} now")
+    return found

@@ -1,0 +1,173 @@
+"""What a training run is made of, read from a TOML file whose tables are the classes below."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from vbreg.errors import MissingExtraError, VBRegError
+from vbreg.losses import Objective
+from vbreg.network import NetworkConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`shards` are folders of match sets, drawn in proportion to `weights` (default: alike);
+    `validation` is a folder of sets that are only looked at. Relative to the configuration file."""
+
+    shards: tuple[Path, ...] = ()
+    weights: tuple[float, ...] = ()
+    validation: Path | None = None
+    sizes: tuple[int, ...] = (256, 512, 1024, 2048, 4096)  # N of a micro-batch, drawn evenly
+    correspondences: int = 40960  # of a micro-batch in all: it holds this // N pairs
+    inlier_boost: tuple[float, float] = (0.5, 8.0)  # inliers are drawn so many times as readily
+    jitter: float = 0.05  # at most, in inlier thresholds
+
+    def __post_init__(self) -> None:
+        _check(
+            len(self.weights) in (0, len(self.shards)), self, "weights", "one for each of shards"
+        )
+        _check(all(w > 0 for w in self.weights), self, "weights", "positive numbers")
+        _check(
+            min(self.sizes, default=0) >= 3, self, "sizes", "numbers of matches, each at least 3"
+        )
+        _check(
+            self.correspondences >= max(self.sizes), self, "correspondences", "at least max(sizes)"
+        )
+        low, high = self.inlier_boost
+        _check(0 < low <= high, self, "inlier_boost", "two positive numbers, the smaller first")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-6
+    warmup_steps: int = 200
+    decay: Literal["cosine", "exponential"] = "cosine"
+    final: float = 0.01  # the learning rate at the end, as a share of the one at the start
+    gradient_clip: float = 1.0
+    ema: float = 0.999  # of the weights; grows to this from 0.1 in the first steps
+
+    def __post_init__(self) -> None:
+        _check(self.learning_rate > 0, self, "learning_rate", "a positive number")
+        _check(0 < self.final <= 1, self, "final", "a number in (0, 1]")
+        _check(0 <= self.ema < 1, self, "ema", "a number in [0, 1)")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: int = 8000
+    seed: int = 0
+    micro_batches: int = 1  # of a step, shared by the workers; each has a seed of its own
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: bool = False  # with torch.compile: minutes at the start, then several times faster
+    prior_mean: bool = True  # train the prior pass on the mean, which inference uses
+    log_every: int = 50
+    validate_every: int = 500
+    checkpoint_every: int = 500
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "micro_batches", "log_every", "validate_every", "checkpoint_every"):
+            _check(getattr(self, name) >= 1, self, name, "at least 1")
+
+
+def read_config(path: str | Path) -> TrainConfig:
+    """The configuration in a TOML file; folders in it are taken relative to the file."""
+    path = Path(path)
+    tomllib = _tomllib()
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VBRegError(f"no training configuration at {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise VBRegError(f"{path} is not TOML: {error}") from error
+    config = from_dict(TrainConfig, data, str(path))
+    there = path.parent
+    folders = config.data
+    folders = dataclasses.replace(
+        folders,
+        shards=tuple(there / shard for shard in folders.shards),
+        validation=there / folders.validation if folders.validation else None,
+    )
+    return dataclasses.replace(config, data=folders)
+
+
+def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:
+    """An instance of the dataclass `kind`; every key is a field, every value of its type."""
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise VBRegError(f"{where}: unknown {unknown[0]!r}; expected some of {', '.join(hints)}")
+    values = {
+        name: _convert(hints[name], value, f"{where}: {name}") for name, value in data.items()
+    }
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise VBRegError(f"{where}: {error}") from error
+
+
+def to_dict(config: object) -> dict[str, Any]:
+    """Plain numbers, strings, lists and dicts, which `from_dict` reads back."""
+    assert dataclasses.is_dataclass(config)
+    assert not isinstance(config, type)
+    return {k: _plain(v) for k, v in dataclasses.asdict(config).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value.as_posix() if isinstance(value, Path) else value
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` from TOML as the type `hint`, or an error that names both."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return from_dict(typing.cast("type[object]", hint), value, where)
+    if origin in (typing.Union, types.UnionType):  # only `X | None` occurs
+        return _convert(options[0], value, where)
+    if origin is Literal and value in options:
+        return value
+    if origin is tuple and isinstance(value, list):
+        kinds = options[:1] * len(value) if options[-1] is Ellipsis else options
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return tuple(_convert(kind, v, f"{where}[{k}]") for k, (kind, v) in pairs)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise VBRegError(f"{where} = {value!r}: expected {_spell(hint)}")
+
+
+def _spell(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _check(good: bool, config: object, name: str, expected: str) -> None:
+    if not good:
+        raise ValueError(f"{name} = {getattr(config, name)!r}: expected {expected}")
+
+
+def _tomllib() -> Any:
+    for name in ("tomllib", "tomli"):  # the second before Python 3.11
+        if find_spec(name) is not None:
+            return import_module(name)
+    raise MissingExtraError("tomli", "train", "reading a training configuration on Python 3.10")

@@ -1,0 +1,94 @@
+"""Fast steps on a GPU: fewer kernels (torch.compile), started without Python (CUDA graphs).
+
+A step is some ten thousand kernels of microseconds each, so that starting them takes longer than
+running them. A latent branch sees every correspondence by itself, so it is compiled for flat rows:
+micro-batches of any N have the same shape then, and branches and iterations share their kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from vbreg.network import BranchState, BranchStep, LatentBranch, NormedMLP
+from vbreg.training.batches import Batch
+
+Branch = Callable[[BranchState, Tensor, Tensor | None, Tensor | None], BranchStep]
+
+
+def compile_parts(network: torch.nn.Module) -> None:
+    """In place; parameters and their names stay as they are."""
+    for module in network.modules():
+        if isinstance(module, LatentBranch):
+            module.forward = _on_rows(module.forward)  # type: ignore[method-assign, assignment]
+        elif isinstance(module, NormedMLP):
+            module.forward = torch.compile(module.forward, dynamic=True)  # type: ignore[method-assign]
+
+
+def _on_rows(forward: Branch) -> Branch:
+    compiled = torch.compile(forward, dynamic=False)
+
+    def call(
+        state: BranchState, features: Tensor, labels: Tensor | None, noise: Tensor | None
+    ) -> BranchStep:
+        shape = features.shape[:2]
+        flat: Any = tree_map_only(
+            Tensor, lambda t: t.flatten(0, 1).contiguous(), (state, features, labels, noise)
+        )
+        step: BranchStep = tree_map_only(Tensor, lambda t: t.unflatten(0, shape), compiled(*flat))
+        return step
+
+    return call
+
+
+Accumulate = Callable[[Batch, torch.Generator], Tensor]
+
+
+class Recorded:
+    """`accumulate`, recorded once for every shape of batch and then replayed by the GPU alone."""
+
+    def __init__(self, accumulate: Accumulate, network: torch.nn.Module) -> None:
+        self.accumulate = accumulate
+        self.parameters = list(network.parameters())
+        self.recordings: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # one memory for all: they never run together
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        shape = batch.labels.shape
+        if shape not in self.recordings:
+            self.recordings[shape] = self._record(batch, generator)
+        graph, inputs, terms = self.recordings[shape]
+        for name in ("source", "target", "labels"):
+            getattr(inputs, name).copy_(getattr(batch, name))
+        graph.replay()
+        return terms.clone()
+
+    def _record(
+        self, batch: Batch, generator: torch.Generator
+    ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
+        """Gradients so far and the generator are put back to where they were."""
+        inputs = Batch(batch.source.clone(), batch.target.clone(), batch.labels.clone())
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad.clone() for p in self.parameters if p.grad is not None]
+        state = generator.get_state()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # compile, and let libraries set themselves up
+                self.accumulate(inputs, generator)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, pool=self.pool):
+            terms = self.accumulate(inputs, generator)
+        generator.set_state(state)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(gradient)
+        return graph, inputs, terms

@@ -1,0 +1,95 @@
+"""What a run says about itself: lines in log.jsonl, TensorBoard if installed, a live bar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LOG = "log.jsonl"
+
+
+class Journal:
+    """Records of one run; `step` of each says where it belongs."""
+
+    def __init__(self, folder: Path, progress: Progress, writer: Any, steps: int) -> None:
+        self.file = folder / LOG
+        self.progress, self.writer = progress, writer
+        self.task = progress.add_task("train", total=steps, news="")
+        self.shown: dict[str, float] = {}
+
+    def advance(self, step: int) -> None:
+        self.progress.update(self.task, completed=step)
+
+    def record(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """`kind` is "train" or "validation"."""
+        with self.file.open("a", encoding="utf-8") as file:
+            print(json.dumps({"kind": kind, "step": step, **values}), file=file)
+        for name, value in values.items():
+            if self.writer is not None:
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+        self._show(step, kind, values)
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text)
+
+    def _show(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        wanted = ("total", "label_prior", "kl", "recall", "pairs_per_second")
+        self.shown |= {name: values[name] for name in wanted if name in values}
+        news = "  ".join(f"{name} {value:.4g}" for name, value in self.shown.items())
+        self.progress.update(self.task, completed=step, news=news)
+        if not self.progress.console.is_terminal:
+            self.say(f"step {step} {kind}: {news}")
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Drop records beyond `step`: the run goes on from there and will write them again."""
+    file = folder / LOG
+    if not file.exists():
+        return
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    kept = [line for line in lines if json.loads(line)["step"] <= step]
+    file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """All records of one kind, in order."""
+    records = map(json.loads, (folder / LOG).read_text(encoding="utf-8").splitlines())
+    return [record for record in records if record["kind"] == kind]
+
+
+@contextmanager
+def opened(folder: Path, steps: int, *, quiet: bool = False) -> Iterator[Journal]:
+    """Progress goes to stderr; a `quiet` journal shows nothing."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    console = Console(stderr=True, quiet=quiet)
+    writer = _tensorboard(folder)
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+            journal = Journal(folder, progress, writer, steps)
+            if writer is None:
+                journal.say("no TensorBoard (pip install 'vbreg[train]'): records go to log.jsonl")
+            yield journal
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _tensorboard(folder: Path) -> Any:
+    if find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,190 @@
+"""The loop: draw matches, two passes, one step, now and then a look at how good it has become."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vbreg.datasets.matches import MatchSet
+from vbreg.errors import VBRegError
+from vbreg.pretrained import save_network
+from vbreg.training import checkpoint, journal
+from vbreg.training.batches import MatchSampler, read_folder
+from vbreg.training.checkpoint import State
+from vbreg.training.config import OptimizerConfig, TrainConfig, to_dict
+from vbreg.training.fused import Recorded
+from vbreg.training.journal import Journal
+from vbreg.training.passes import TERMS, TwoPasses
+from vbreg.training.validation import validate
+from vbreg.training.workers import Workers, joined
+
+WEIGHTS = "weights.safetensors"
+
+
+def train(
+    config: TrainConfig,
+    output: Path,
+    *,
+    device: torch.device | str = "cpu",
+    minutes: float | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Train, or go on with what lies in `output`, until the steps are done or the minutes over.
+
+    Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
+    Under `torchrun` every process calls this, and the first one writes.
+    """
+    sets = [read_folder(folder) for folder in config.data.shards]
+    held_out = read_folder(config.data.validation) if config.data.validation else []
+    output.mkdir(parents=True, exist_ok=True)
+    with (
+        joined(device) as workers,
+        journal.opened(output, config.steps, quiet=quiet or not workers.is_first) as notes,
+    ):
+        run = Run(config, workers, MatchSampler(sets, config.data, workers.device), held_out)
+        if (output / checkpoint.NAME).exists():
+            run.state.resume(output, config)
+            notes.say(f"going on from step {run.state.step}")
+        if workers.is_first:
+            journal.forget_after(output, run.state.step)
+        run.until(config.steps, minutes, output, notes)
+    return output / WEIGHTS
+
+
+class Run:
+    """One worker's part of a training run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        workers: Workers,
+        sampler: MatchSampler,
+        held_out: Sequence[MatchSet] = (),
+    ) -> None:
+        if config.micro_batches % workers.count:
+            raise VBRegError(
+                f"micro_batches = {config.micro_batches} for {workers.count} workers: expected a "
+                "multiple, so that each has as many"
+            )
+        self.config, self.workers, self.sampler, self.held_out = config, workers, sampler, held_out
+        self.state = State.start(config, workers.device)
+        passes = TwoPasses(config, self.state.network)
+        fast = config.compile and workers.device.type == "cuda"
+        self.accumulate = Recorded(passes, self.state.network) if fast else passes
+        self.generator = torch.Generator(workers.device)
+
+    def until(self, steps: int, minutes: float | None, output: Path, notes: Journal) -> None:
+        state, config = self.state, self.config
+        began, pairs = time.monotonic(), state.pairs
+        earlier = state.seconds
+        while state.step < steps and not (minutes and time.monotonic() - began > 60 * minutes):
+            terms = self.step()
+            state.seconds = earlier + time.monotonic() - began
+            notes.advance(state.step)
+            if not self.workers.is_first:
+                continue
+            if state.step % config.log_every == 0:
+                speed = (state.pairs - pairs) / (time.monotonic() - began)
+                notes.record("train", state.step, self._describe(terms, speed))
+            if self.held_out and (state.step % config.validate_every == 0 or state.step == steps):
+                found = validate(state.averaged, self.held_out)
+                notes.record("validation", state.step, {"pairs": state.pairs, **found._asdict()})
+            if state.step % config.checkpoint_every == 0:
+                self.save(output)
+        if self.workers.is_first:
+            self.save(output)
+
+    def step(self) -> dict[str, Tensor]:
+        """All micro-batches of one step -> its loss terms, as means over them."""
+        state, config = self.state, self.config
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate(state.step, config.steps, config.optimizer)
+        state.optimizer.zero_grad(set_to_none=False)
+        terms = torch.zeros(len(TERMS), device=self.workers.device)
+        pairs = 0
+        for index in range(config.micro_batches):
+            N = self.sampler.size_of(_seed(config.seed, state.step, index))
+            pairs += config.data.correspondences // N
+            if index in self.workers.share(config.micro_batches):
+                self.generator.manual_seed(_seed(config.seed, state.step, index))
+                batch = self.sampler.draw(N, self.generator)
+                terms += self.accumulate(batch, self.generator) / config.micro_batches
+        self.workers.add_up(terms)
+        self.workers.add_up_gradients(state.network)
+        self._update()
+        state.step += 1
+        state.pairs += pairs
+        return dict(zip(TERMS, terms.unbind(), strict=True))
+
+    def _update(self) -> None:
+        """Follow the gradient, unless it is not finite; then the step is skipped and counted."""
+        state, optimizer = self.state, self.config.optimizer
+        parameters = state.network.parameters()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, optimizer.gradient_clip)
+        if torch.isfinite(norm):
+            state.optimizer.step()
+            decay = min(optimizer.ema, (1 + state.step) / (10 + state.step))
+            average_weights(state.averaged, state.network, decay)
+        else:
+            state.skipped += 1
+
+    def save(self, output: Path) -> None:
+        """A checkpoint to go on from and the weights as they are by now."""
+        state = self.state
+        state.save(output, self.config)
+        about = {
+            "steps": state.step,
+            "pairs": state.pairs,
+            "skipped": state.skipped,
+            "minutes": round(state.seconds / 60, 2),
+            "match_sets": len(self.sampler),
+            "device": _device_name(self.workers.device),
+            "workers": self.workers.count,
+            "config": to_dict(self.config),
+        }
+        save_network(output / WEIGHTS, state.averaged, about)
+
+    def _describe(self, terms: dict[str, Tensor], pairs_per_second: float) -> dict[str, float]:
+        state = self.state
+        return {
+            "pairs": state.pairs,
+            "minutes": state.seconds / 60,
+            "skipped": state.skipped,
+            "learning_rate": state.optimizer.param_groups[0]["lr"],
+            "pairs_per_second": pairs_per_second,
+            **{name: float(value) for name, value in terms.items()},
+        }
+
+
+@torch.no_grad()
+def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
+    """Exponential moving average; a `decay` that grows from small lets early weights go."""
+    torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
+
+
+def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Linear warm-up, then down to `final` of the start along a cosine or an exponential."""
+    warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
+    progress = min(1.0, step / steps)
+    curves: dict[str, Callable[[], float]] = {
+        "cosine": lambda: (
+            config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * progress))
+        ),
+        "exponential": lambda: config.final**progress,
+    }
+    return config.learning_rate * warm * curves[config.decay]()
+
+
+def _seed(run: int, step: int, micro_batch: int) -> int:
+    """A seed of its own for every micro-batch of every step."""
+    return int(np.random.SeedSequence([run, step, micro_batch]).generate_state(1, np.uint64)[0])
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

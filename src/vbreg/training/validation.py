@@ -1,0 +1,42 @@
+"""How good the weights are by now: whole registrations of match sets that training never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from vbreg.datasets.matches import MatchSet
+from vbreg.metrics import classification, pose_error
+from vbreg.network import VariationalNonLocalNetwork
+from vbreg.registration import VBReg
+
+ROTATION, TRANSLATION = 15.0, 3.0  # a success: degrees, and inlier thresholds (30 cm at 10 cm)
+MOST = 96  # sets that are looked at, spread evenly over those given
+
+
+class Validation(NamedTuple):
+    recall: float  # share of sets whose pose is right
+    inlier_precision: float  # of confidence > 1/2, mean over sets, as the next two
+    inlier_recall: float
+    inlier_f1: float
+
+
+def validate(network: VariationalNonLocalNetwork, sets: Sequence[MatchSet]) -> Validation:
+    model = VBReg(network)
+    rows = []
+    for k in np.unique(np.linspace(0, len(sets) - 1, min(MOST, len(sets))).round().astype(int)):
+        match_set = sets[k]
+        result = model.estimate(
+            match_set.source, match_set.target, inlier_threshold=match_set.inlier_threshold
+        )
+        error = pose_error(
+            torch.from_numpy(result.T_target_source), torch.from_numpy(match_set.T_target_source)
+        )
+        success = error.success(ROTATION, TRANSLATION * match_set.inlier_threshold)
+        predicted = torch.from_numpy(result.confidence > 0.5)
+        scores = classification(predicted, torch.from_numpy(match_set.labels))
+        rows.append([float(success), *map(float, scores)])
+    return Validation(*np.mean(rows, axis=0).tolist())

@@ -1,0 +1,64 @@
+"""One process or several: `torchrun` starts them, gradients are summed over them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Workers:
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, items: int) -> range:
+        """Which of `items` are this worker's."""
+        return range(self.rank, items, self.count)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """The sum of the workers' tensors, in place."""
+        if self.count > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def add_up_gradients(self, module: nn.Module) -> None:
+        """One transfer for all gradients; a parameter without one counts as zero."""
+        if self.count == 1:
+            return
+        parameters = list(module.parameters())
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = self.add_up(torch.cat([g.flatten() for g in gradients]))
+        sums = flat.split([p.numel() for p in parameters])
+        for parameter, total in zip(parameters, sums, strict=True):
+            parameter.grad = total.view_as(parameter)
+
+
+@contextmanager
+def joined(device: str | torch.device) -> Iterator[Workers]:
+    """The workers that torchrun started, or just this process."""
+    count, rank = (
+        int(os.environ.get(key, value)) for key, value in (("WORLD_SIZE", 1), ("RANK", 0))
+    )
+    chosen = torch.device(device)
+    if count == 1:
+        yield Workers(0, 1, chosen)
+        return
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Workers(rank, count, chosen)
+    finally:
+        dist.destroy_process_group()
