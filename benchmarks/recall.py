@@ -1,40 +1,62 @@
-"""Registration recall of `vbreg.register` on pairs with a known pose, failures included.
+"""Registration recall on pairs with a known pose: the same matches for every network, all pairs.
 
-    python benchmarks/recall.py 3dmatch --root DATA/3dmatch --every 8
-    python benchmarks/recall.py 3dlomatch --root DATA/3dmatch
-    python benchmarks/recall.py kitti --root DATA/kitti/dev/03
+    python benchmarks/recall.py 3dmatch 3dlomatch --root DATA/3dmatch
+    python benchmarks/recall.py 3dmatch 3dlomatch --root DATA/3dmatch --matches learned
+    python benchmarks/recall.py kitti --root DATA/kitti/dev
+    python benchmarks/recall.py 3dlomatch --root DATA/3dmatch --weights indoor untrained FILE
 
-A pair succeeds with RE < 15 deg and TE < 30 cm indoors, RE < 5 deg and TE < 60 cm on KITTI.
-RE and TE are means over the successes; the interval is a 95 % Wilson interval of the recall.
+Matches are 1-NN of FPFH (at most 8000 of them outdoors), or those of a learned descriptor that lie
+beside the 3DMatch fragments. A pair succeeds with RE < 15 deg and TE < 30 cm indoors, RE < 5 deg
+and TE < 60 cm on KITTI. RE and TE are means over the successes; brackets hold the 95 % Wilson
+interval of the recall. Precision, recall and F1 say which matches the network calls inliers
+(confidence > 1/2); similarity is the mean cosine between the features of true inliers.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from rich.console import Console
 from rich.progress import track
+from torch.nn import functional as F
 
-from vbreg import VBReg, register
-from vbreg.correspondences import label
+from vbreg import VBReg
+from vbreg.correspondences import label, match
 from vbreg.datasets import pairs
-from vbreg.metrics import pose_error
-from vbreg.network import VariationalNonLocalNetwork
+from vbreg.datasets.matches import describe
+from vbreg.metrics import classification, pose_error
+from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
+from vbreg.registration import choose_device
+from vbreg.types import Float64
 from vbreg.voting import wilson_lower_bound
 
 
 @dataclass(frozen=True)
 class Protocol:
-    preset: str
+    voxel_size: float
     rotation: float  # degrees
     translation: float  # metres
+    most: int  # matches
 
 
-INDOOR = Protocol("indoor", 15.0, 0.30)
-KITTI = Protocol("outdoor", 5.0, 0.60)
+INDOOR = Protocol(0.05, 15.0, 0.30, 20000)
+KITTI = Protocol(0.30, 5.0, 0.60, 8000)
+
+
+@dataclass(frozen=True)
+class Matches:
+    name: str
+    source: Float64  # (N, 3)
+    target: Float64
+    T_target_source: Float64
 
 
 @dataclass(frozen=True)
@@ -43,66 +65,116 @@ class Row:
     translation: float
     success: bool
     inlier_ratio: float
+    precision: float
+    recall: float
+    f1: float
+    similarity: float
     seconds: float
 
 
-def open_pairs(benchmark: str, root: Path) -> tuple[pairs.PairSequence, Protocol]:
-    if benchmark == "kitti":
-        return pairs.kitti_pairs(root), KITTI
-    name: pairs.Benchmark = "3DMatch" if benchmark == "3dmatch" else "3DLoMatch"
-    return pairs.threedmatch(root, name), INDOOR
+def fpfh_matches(
+    sequence: pairs.PairSequence, chosen: Sequence[int], protocol: Protocol, device: torch.device
+) -> Iterator[Matches]:
+    """Every cloud is described once, though it belongs to many pairs."""
+    clouds: dict[bytes, Float64] = {}
+
+    @lru_cache(maxsize=512)
+    def described(key: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+        features = describe(clouds.pop(key), protocol.voxel_size, device)
+        return torch.from_numpy(features.points), torch.from_numpy(features.descriptors).to(device)
+
+    for k in chosen:
+        pair = sequence[k]
+        ends = []
+        for cloud in (pair.source, pair.target):
+            key = cloud[:: max(1, len(cloud) // 50)].tobytes()
+            clouds[key] = cloud
+            ends.append(described(key))
+        (x, f), (y, g) = ends
+        i, j = (index.cpu() for index in match(f, g))
+        if len(i) > protocol.most:
+            kept = np.random.default_rng(0).choice(len(i), protocol.most, replace=False)
+            i, j = i[np.sort(kept)], j[np.sort(kept)]
+        source, target = x[i].double().numpy(), y[j].double().numpy()
+        yield Matches(pair.name, source, target, pair.T_target_source)
 
 
-def solve(pair: pairs.Pair, model: VBReg, protocol: Protocol) -> Row:
-    result = register(pair.source, pair.target, preset=protocol.preset, model=model)
-    truth = torch.from_numpy(pair.T_target_source)
+def learned_matches(root: Path, benchmark: str, every: int) -> Iterator[Matches]:
+    """Files of keypoints (whole millimetres) and of the index that each one matches."""
+    folder, count = root / "learned_matches", 0
+    for file in sorted(folder.glob(f"*_{benchmark}.npz")):
+        scene = file.name.removesuffix(f"_{benchmark}.npz")
+        log = pairs.read_log(root / "benchmarks" / benchmark / scene / "gt.log")
+        truth = {(i, j): pairs.inverse(T_i_j) for i, j, T_i_j in log}
+        data = np.load(file, allow_pickle=False)
+        keypoints = np.load(folder / f"{scene}_keypoints.npz", allow_pickle=False)
+        starts = np.cumsum([0, *data["count"]])
+        for (i, j), start, stop in zip(data["pairs"], starts[:-1], starts[1:], strict=True):
+            count += 1
+            if (count - 1) % every == 0:
+                ends = [keypoints[f"cloud_bin_{k}"].astype(np.float64) / 1000 for k in (i, j)]
+                target = ends[1][data["target_index"][start:stop]]
+                yield Matches(f"{scene}/{i}-{j}", ends[0][: len(target)], target, truth[i, j])
+
+
+def solve(matches: Matches, model: VBReg, protocol: Protocol, similarity: bool) -> Row:
+    threshold = 2 * protocol.voxel_size
+    start = time.perf_counter()
+    result = model.estimate(matches.source, matches.target, inlier_threshold=threshold)
+    seconds = time.perf_counter() - start
+    truth = torch.from_numpy(matches.T_target_source)
     error = pose_error(torch.from_numpy(result.T_target_source), truth)
-    matches = result.correspondences
-    right = label(
-        torch.from_numpy(matches.source),
-        torch.from_numpy(matches.target),
-        truth,
-        result.inlier_threshold,
-    )
+    source, target = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
+    right = label(source, target, truth, threshold)
+    scores = classification(torch.from_numpy(result.confidence > 0.5), right)
     return Row(
         float(error.rotation),
         float(error.translation),
         bool(error.success(protocol.rotation, protocol.translation)),
         float(right.double().mean()),
-        sum(result.timings.values()),
+        *(float(score) for score in scores),
+        inlier_similarity(model, source / threshold, target / threshold, right)
+        if similarity
+        else float("nan"),
+        seconds,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("benchmark", choices=["3dmatch", "3dlomatch", "kitti"])
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--every", type=int, default=1, help="take every n-th pair")
-    parser.add_argument("--weights", default=None, help="a weights file (default: as shipped)")
-    parser.add_argument("--untrained", action="store_true", help="random weights, seed 0")
-    parser.add_argument("--device", default="auto")
-    arguments = parser.parse_args()
-    sequence, protocol = open_pairs(arguments.benchmark, arguments.root)
-    model = VBReg.from_pretrained(arguments.weights or protocol.preset, device=arguments.device)
-    if arguments.untrained:
-        torch.manual_seed(0)
-        model = VBReg(VariationalNonLocalNetwork(model.network.config).to(model.device))
-    chosen = range(0, len(sequence), arguments.every)
-    rows = [
-        solve(sequence[k], model, protocol)
-        for k in track(chosen, arguments.benchmark, transient=True)
-    ]
+@torch.inference_mode()
+def inlier_similarity(
+    model: VBReg, source: torch.Tensor, target: torch.Tensor, right: torch.Tensor
+) -> float:
+    """Mean cosine between the last features of different inliers; nan with fewer than two."""
+    ends = (end.float().unsqueeze(0).to(model.device) for end in (source, target))
+    unit = F.normalize(model.network(*ends).features[-1][0][right.to(model.device)], dim=-1)
+    n = len(unit)
+    total = float((unit.sum(0) ** 2).sum()) - n
+    return total / (n * (n - 1)) if n > 1 else float("nan")
+
+
+def open_model(name: str, protocol: Protocol, device: torch.device) -> VBReg:
+    if name != "untrained":
+        return VBReg.from_pretrained(name, device=device)
+    torch.manual_seed(0)
+    return VBReg(VariationalNonLocalNetwork(NetworkConfig()).to(device))
+
+
+def report(benchmark: str, name: str, rows: Sequence[Row]) -> str:
     good = [row for row in rows if row.success]
     low, high = recall_interval(len(good), len(rows))
-    print(
-        f"{arguments.benchmark}: {len(good)} of {len(rows)} pairs, recall "
-        f"{100 * len(good) / len(rows):.1f} % ({low:.1f} .. {high:.1f}), "
-        f"RE {statistics.fmean(r.rotation for r in good):.2f} deg, "
-        f"TE {100 * statistics.fmean(r.translation for r in good):.2f} cm, "
-        f"inlier ratio {100 * statistics.fmean(r.inlier_ratio for r in rows):.2f} %, "
-        f"median {statistics.median(r.seconds for r in rows):.2f} s a pair on {model.device}"
+
+    def mean(field: str, among: Sequence[Row] = rows) -> float:
+        values = [value for row in among if (value := getattr(row, field)) == getattr(row, field)]
+        return statistics.fmean(values) if values else float("nan")
+
+    return (
+        f"{benchmark:<12}{name:<22}{len(good):>5}/{len(rows):<5}"
+        f"{100 * len(good) / len(rows):6.1f} % ({low:.1f} .. {high:.1f})  "
+        f"RE {mean('rotation', good):.2f} deg  TE {100 * mean('translation', good):.2f} cm  "
+        f"inliers {100 * mean('inlier_ratio'):.2f} %  precision {100 * mean('precision'):.1f}  "
+        f"recall {100 * mean('recall'):.1f}  F1 {100 * mean('f1'):.1f}  "
+        f"similarity {mean('similarity'):.3f}  "
+        f"median {1e3 * statistics.median(row.seconds for row in rows):.0f} ms"
     )
 
 
@@ -110,6 +182,56 @@ def recall_interval(successes: int, total: int) -> tuple[float, float]:
     low = wilson_lower_bound(torch.tensor(successes), total, 1.96)
     high = 1 - wilson_lower_bound(torch.tensor(total - successes), total, 1.96)
     return 100 * float(low), 100 * float(high)
+
+
+def sources(
+    arguments: argparse.Namespace, device: torch.device
+) -> Iterator[tuple[str, Protocol, Iterator[Matches], int]]:
+    """Benchmark by benchmark: its name, protocol, matches and how many there are."""
+    for benchmark in arguments.benchmarks:
+        if benchmark == "kitti":
+            folders = sorted(p.parent for p in arguments.root.glob("**/pairs.csv"))
+            for folder in folders or [arguments.root]:
+                sequence = pairs.kitti_pairs(folder)
+                chosen = range(0, len(sequence), arguments.every)
+                found = fpfh_matches(sequence, chosen, KITTI, device)
+                yield f"kitti {folder.name}", KITTI, found, len(chosen)
+            continue
+        name: pairs.Benchmark = "3DMatch" if benchmark == "3dmatch" else "3DLoMatch"
+        sequence = pairs.threedmatch(arguments.root, name)
+        chosen = range(0, len(sequence), arguments.every)
+        found = (
+            learned_matches(arguments.root, name, arguments.every)
+            if arguments.matches == "learned"
+            else fpfh_matches(sequence, chosen, INDOOR, device)
+        )
+        yield benchmark, INDOOR, found, len(chosen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("benchmarks", nargs="+", choices=["3dmatch", "3dlomatch", "kitti"])
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--matches", choices=["fpfh", "learned"], default="fpfh")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th pair")
+    parser.add_argument(
+        "--weights", nargs="+", default=["indoor"], help="presets, files, or 'untrained'"
+    )
+    parser.add_argument("--similarity", action="store_true", help="of inlier features, too")
+    parser.add_argument("--device", default="auto")
+    arguments = parser.parse_args()
+    device = choose_device(arguments.device)
+    console = Console(stderr=True)
+    for benchmark, protocol, found, count in sources(arguments, device):
+        models = {name: open_model(name, protocol, device) for name in arguments.weights}
+        rows: dict[str, list[Row]] = {name: [] for name in models}
+        for matches in track(found, benchmark, count, console=console, transient=True):
+            for name, model in models.items():
+                rows[name].append(solve(matches, model, protocol, arguments.similarity))
+        for name, solved in rows.items():
+            print(report(benchmark, Path(name).stem, solved), flush=True)
 
 
 if __name__ == "__main__":

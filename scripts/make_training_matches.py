@@ -1,12 +1,16 @@
-"""Scan virtual scenes, add real posed fragments, and write the match sets to train on.
+"""Scan virtual interiors and streets, add real posed fragments, and write match sets to train on.
 
-python scripts/make_training_matches.py --meshes DIR --rgbd DIR --output DIR --fragments 400
+    python scripts/make_training_matches.py --meshes DIR --rgbd DIR --output data
+
+makes data/indoor, data/streets, data/real and data/validation, which configs/*.toml name. Each
+place is a shard of its own, made from its own seed, so a second call makes only what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -19,30 +23,46 @@ from rich.progress import track
 from rich.table import Table
 
 from vbreg.correspondences import overlap
-from vbreg.datasets import matches, pairs, scenes, shapes, virtual
-from vbreg.datasets.matches import Features, MatchSet
+from vbreg.datasets import lidar, matches, pairs, scenes, shapes, streets, virtual
+from vbreg.datasets.interiors import INTERIORS
+from vbreg.datasets.matches import MatchSet, PlaceCode
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
+Posed = tuple[Float64, Float64]  # points (N, 3), T_world_cloud
+INDOOR, OUTDOOR = 0.05, 0.30  # voxel sizes
 GROUP = 10  # fragments that look at one place
-MAX_REAL_PAIRS = 600
+STREET_SCANS, MAX_MATCHES = 8, 8000
+MAX_PAIRS = 12  # of a place, each matched by FPFH and as a learned descriptor would
+HELD_OUT_PAIRS = 4  # of a place for validation
+MAX_REAL_PAIRS = 300
+STRENGTH = 0.1, 0.5  # of what joins FPFH in the second kind
+LOW_OVERLAP = 0.35  # half of the pairs of a place lie below, if there are enough
+HELD_OUT = 50_000  # seeds from here on are for validation
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one worker scans: a mesh file (None: a room made up) and the seed of the rest."""
+    """What one worker scans: a kind of interior, a mesh file, or a street."""
 
-    mesh: Path | None
+    kind: str
     seed: int
+    folder: str
+    mesh: Path | None = None
 
     @property
-    def name(self) -> str:
-        return f"{self.mesh.stem if self.mesh else 'room'}-{self.seed}"
+    def shard(self) -> Path:
+        return Path(self.folder) / f"{self.kind}-{self.seed}.npz"
+
+    @property
+    def voxel_size(self) -> float:
+        return OUTDOOR if self.kind == "street" else INDOOR
 
 
-def build_scene(place: Place, generator: np.random.Generator) -> virtual.Scene:
+def interior_scene(place: Place, generator: np.random.Generator) -> virtual.Scene:
     if place.mesh is None:
-        mesh = scenes.procedural_room(generator)
+        make = INTERIORS.get(place.kind, scenes.procedural_room)
+        mesh = make(generator)
     else:
         with np.load(place.mesh, allow_pickle=False) as data:
             whole = shapes.Mesh(data["vertices"].astype(np.float64), data["faces"].astype(np.int64))
@@ -51,22 +71,21 @@ def build_scene(place: Place, generator: np.random.Generator) -> virtual.Scene:
         furnished = (points[:, 2] > floor + 0.2) & (points[:, 2] < floor + 1.5)
         centre = points[furnished][generator.integers(furnished.sum())]
         mesh = scenes.add_clutter(shapes.crop(whole, centre, 4.0), generator)
-    relief = generator.uniform(0.001, 0.005)
-    return virtual.sample_surface(mesh, generator, relief=relief)
+    return virtual.sample_surface(mesh, generator, relief=generator.uniform(0.001, 0.005))
 
 
-def scan_place(place: Place, count: int) -> list[tuple[Float64, Float64]]:
-    """(points, T_world_fragment) of `count` scans around one focus; fewer in narrow places."""
+def scan_interior(place: Place) -> list[Posed]:
+    """Scans around one focus; fewer in narrow places."""
     generator = np.random.default_rng(place.seed)
     noise = torch.Generator().manual_seed(place.seed)
-    scene = build_scene(place, generator)
+    scene = interior_scene(place, generator)
     candidates = scene.coarse[(scene.coarse[:, 2] - scene.floor < 1.5)]
     middle = np.median(candidates[:, :2], axis=0)
     candidates = candidates[np.abs(candidates[:, :2] - middle).max(-1) < 2.0]
     focus = candidates[generator.integers(len(candidates))]
-    fragments: list[tuple[Float64, Float64]] = []
+    fragments: list[Posed] = []
     trajectory: Float64 | None = None
-    for _ in range(2 * count):
+    for _ in range(2 * GROUP):
         after = trajectory if generator.random() < 0.8 else None  # mostly walk on, at times jump
         try:
             trajectory = virtual.random_trajectory(scene, generator, focus, after, frames=30)
@@ -78,66 +97,101 @@ def scan_place(place: Place, count: int) -> list[tuple[Float64, Float64]]:
         points, T_world_fragment = virtual.scan(scene, trajectory, camera, noise)
         if len(points) > 4000:
             fragments.append((points.numpy(), T_world_fragment.numpy()))
-        if len(fragments) == count:
+        if len(fragments) == GROUP:
             break
     return fragments
 
 
-def cached_scans(place: Place, count: int, cache: Path | None) -> list[tuple[Float64, Float64]]:
-    """`scan_place`, kept in a file, so that other descriptors can be tried on the same scans."""
-    if cache is None:
-        return scan_place(place, count)
-    file = cache / f"{place.name}.npz"
-    if not file.exists():
-        fragments = scan_place(place, count)
-        partial = file.with_suffix(".partial.npz")
-        points = np.concatenate([p for p, _ in fragments] or [np.zeros((0, 3))]).astype(np.float32)
-        sizes, poses = [len(p) for p, _ in fragments], [T for _, T in fragments]
-        np.savez_compressed(partial, points=points, sizes=sizes, poses=poses)
-        partial.replace(file)
-    with np.load(file, allow_pickle=False) as data:
-        clouds = np.split(data["points"].astype(np.float64), np.cumsum(data["sizes"])[:-1])
-        return list(zip(clouds, data["poses"], strict=True))
+def scan_street(place: Place) -> list[Posed]:
+    generator = np.random.default_rng(place.seed)
+    street = streets.procedural_street(generator)
+    scans = lidar.street_scans(street, generator, STREET_SCANS, lidar.Lidar(voxel_size=OUTDOOR))
+    return [(points.numpy(), pose.numpy()) for points, pose in scans]
 
 
-def place_matches(place: Place, count: int, cache: Path | None) -> list[MatchSet]:
-    """Every pair of a place that overlaps by a tenth or more, matched in both directions."""
-    torch.set_num_threads(1)
-    fragments = cached_scans(place, count, cache)
-    features = [matches.describe(points) for points, _ in fragments]
-    sets: list[MatchSet] = []
-    for j, (target, T_world_j) in enumerate(fragments):
-        for i, (source, T_world_i) in enumerate(fragments[:j]):
-            T_j_i = pairs.inverse(T_world_j) @ T_world_i
+def chosen_pairs(
+    clouds: Sequence[Posed], voxel_size: float, most: int, generator: np.random.Generator
+) -> list[tuple[int, int, float]]:
+    """Up to `most` pairs (i, j, overlap) that share a tenth or more, half of them little."""
+    found = []
+    for j, (target, T_world_j) in enumerate(clouds):
+        for i, (source, T_world_i) in enumerate(clouds[:j]):
+            T_j_i = torch.from_numpy(pairs.inverse(T_world_j) @ T_world_i)
             sample, whole = torch.from_numpy(source[::4].copy()), torch.from_numpy(target)
-            shared = overlap(sample, whole, torch.from_numpy(T_j_i), 0.05)
+            shared = overlap(sample, whole, T_j_i, voxel_size)
             if shared >= 0.1:
-                name = f"{place.name}/{i}-{j}"
-                sets += matches.match_both_ways(name, features[i], features[j], T_j_i, shared)
-    return sets
+                found.append((i, j, shared))
+    found = [found[k] for k in generator.permutation(len(found))]
+    low = [pair for pair in found if pair[2] < LOW_OVERLAP]
+    high = [pair for pair in found if pair[2] >= LOW_OVERLAP]
+    few = min(len(low), max(most // 2, most - len(high)))
+    return low[:few] + high[: most - few]
 
 
-def real_matches(folder: Path, most: int, generator: np.random.Generator) -> list[MatchSet]:
-    """Up to `most` pairs of posed real fragments, of all overlaps alike."""
-    torch.set_num_threads(1)
-    loaded = pairs.posed_fragments(folder, min_overlap=0.1, max_overlap=0.95)
-    chosen = generator.permutation(len(loaded))[:most]
-    cache: dict[bytes, Features] = {}
+def match_group(
+    name: str, clouds: Sequence[Posed], voxel_size: float, most: int, seed: int
+) -> list[MatchSet]:
+    """Every chosen pair twice, in directions drawn by lot: by FPFH, and joined by a place code."""
+    generator = np.random.default_rng([seed, 1])
+    code = PlaceCode(generator, voxel_size)
+    described = [matches.describe(points, voxel_size) for points, _ in clouds]
+    thinned = [matches.thinned(features, MAX_MATCHES, generator) for features in described]
     sets: list[MatchSet] = []
-    for pair in (loaded[int(k)] for k in sorted(chosen)):
-        ends = []
-        for cloud in (pair.source, pair.target):
-            key = cloud[:50].tobytes()
-            if key not in cache:
-                cache[key] = matches.describe(cloud)
-            ends.append(cache[key])
-        sets += matches.match_both_ways(
-            pair.name, ends[0], ends[1], pair.T_target_source, pair.overlap or 0.0
-        )
+    for i, j, shared in chosen_pairs(clouds, voxel_size, most, generator):
+        for strength in (0.0, generator.uniform(*STRENGTH)):
+            a, b = (i, j) if generator.random() < 0.5 else (j, i)
+            source, target = thinned[a], described[b]
+            if strength:
+                source = code.join(source, clouds[a][1], strength, generator)
+                target = code.join(target, clouds[b][1], strength, generator)
+            T_b_a = pairs.inverse(clouds[b][1]) @ clouds[a][1]
+            kind = f"code {strength:.2f}" if strength else "fpfh"
+            title = f"{name}/{a}-{b} {kind}"
+            sets.append(matches.match_features(title, source, target, T_b_a, shared, voxel_size))
     return sets
 
 
-def statistics(sets: list[MatchSet], title: str) -> Table:
+def make_place(place: Place, output: Path) -> Path:
+    torch.set_num_threads(1)
+    clouds = scan_street(place) if place.kind == "street" else scan_interior(place)
+    most = HELD_OUT_PAIRS if place.seed >= HELD_OUT else MAX_PAIRS
+    sets = match_group(place.shard.stem, clouds, place.voxel_size, most, place.seed)
+    if sets:
+        matches.write_shard(output / place.shard, sets)
+    return output / place.shard
+
+
+def make_real(folder: Path, most: int, output: Path) -> Path:
+    torch.set_num_threads(1)
+    files = sorted(folder.glob("cloud_bin_*.npz"), key=lambda f: int(f.stem.split("_")[-1]))
+    poses = np.loadtxt(folder / "poses.txt").reshape(-1, 4, 4)
+    clouds = []
+    for file in files:
+        with np.load(file, allow_pickle=False) as data:
+            clouds.append((data["pcd"].astype(np.float64), poses[int(file.stem.split("_")[-1])]))
+    path = output / "real" / f"{folder.name}.npz"
+    matches.write_shard(path, match_group(folder.name, clouds, INDOOR, most, 0))
+    return path
+
+
+def places(meshes: Path, interiors: int, count_streets: int, validation: int) -> list[Place]:
+    """Kinds in turn: the meshes, every kind of interior, and rooms full of clutter."""
+    files = {file.stem: file for file in sorted(meshes.glob("*.npz"))}
+    kinds = [*files, *INTERIORS, "clutter"]
+
+    def place(k: int, first: int, folder: str) -> Place:
+        kind = kinds[k % len(kinds)]
+        return Place(kind, first + k, folder, files.get(kind))
+
+    return [
+        *(place(k, HELD_OUT, "validation") for k in range(validation)),
+        *(Place("street", HELD_OUT + k, "validation") for k in range(min(2, validation))),
+        *(Place("street", k, "streets") for k in range(count_streets)),
+        *(place(k, 0, "indoor") for k in range(interiors)),
+    ]
+
+
+def statistics(sets: Sequence[MatchSet], title: str) -> Table:
     """Matches, and the share that is right, by overlap."""
     table = Table("overlap", "sets", "matches", "right (mean %)", "right (median %)", title=title)
     for low, high in ((0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 1.01)):
@@ -152,51 +206,39 @@ def statistics(sets: list[MatchSet], title: str) -> Table:
     return table
 
 
-def places(meshes: Path, fragments: int, seed: int) -> list[Place]:
-    """As many places as hold `fragments` scans: half in the meshes, half in made-up rooms."""
-    files = sorted(meshes.glob("*.npz"))
-    kinds: list[Path | None] = [kind for file in files for kind in (file, None)]
-    count = -(-fragments // GROUP)
-    return [Place(kinds[k % len(kinds)], seed * 100_000 + k) for k in range(count)]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--meshes", type=Path, required=True, help="folder of <name>.npz meshes")
     parser.add_argument("--rgbd", type=Path, required=True, help="folder of posed-fragment folders")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--fragments", type=int, default=400, help="virtual fragments to scan")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="folder that keeps the scanned fragments")
+    parser.add_argument("--interiors", type=int, default=100, help="places of ten fragments each")
+    parser.add_argument("--streets", type=int, default=12, help="of eight scans each")
+    parser.add_argument("--validation", type=int, default=15, help="interiors kept out of training")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
-    for folder in filter(None, (arguments.output, arguments.cache)):
-        folder.mkdir(parents=True, exist_ok=True)
-    todo = places(arguments.meshes, arguments.fragments, arguments.seed)
+    output: Path = arguments.output
+    for name in ("indoor", "streets", "real", "validation"):
+        (output / name).mkdir(parents=True, exist_ok=True)
+    todo = places(arguments.meshes, arguments.interiors, arguments.streets, arguments.validation)
+    todo = [place for place in todo if not (output / place.shard).exists()]
     rgbd = sorted(p.parent for p in arguments.rgbd.glob("*/poses.txt"))
+    rgbd = [folder for folder in rgbd if not (output / "real" / f"{folder.name}.npz").exists()]
     console = Console()
-    virtual_sets: list[MatchSet] = []
-    real_sets: list[MatchSet] = []
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        generator = np.random.default_rng(arguments.seed)
-        most = MAX_REAL_PAIRS // max(1, len(rgbd))
-        real = [pool.submit(real_matches, folder, most, generator) for folder in rgbd]
-        scanned = {
-            pool.submit(place_matches, place, GROUP, arguments.cache): place for place in todo
-        }
-        for job in track(as_completed(real), "real pairs", len(real), console=console):
-            real_sets += job.result()
-        for job in track(as_completed(scanned), "virtual scans", len(scanned), console=console):
-            sets = job.result()
-            if sets:
-                virtual_sets += sets
-                matches.write_shard(arguments.output / f"{scanned[job].name}.npz", sets)
-    for folder in rgbd:
-        sets = [s for s in real_sets if s.name.startswith(f"{folder.name}/")]
-        matches.write_shard(arguments.output / f"real-{folder.name}.npz", sets)
-    console.print(statistics(virtual_sets, "virtual"), statistics(real_sets, "real"))
-    size = sum(p.stat().st_size for p in arguments.output.glob("*.npz"))
-    console.print(f"{len(virtual_sets)} + {len(real_sets)} sets, {size / 1e6:.1f} MB")
+        jobs = [pool.submit(make_real, folder, MAX_REAL_PAIRS // 3, output) for folder in rgbd]
+        jobs += [pool.submit(make_place, place, output) for place in todo]
+        for job in track(as_completed(jobs), "match sets", len(jobs), console=console):
+            console.print(job.result().name)
+    for name in ("indoor", "streets", "real", "validation"):
+        found = [
+            s for file in sorted((output / name).glob("*.npz")) for s in matches.read_shard(file)
+        ]
+        for kind in ("fpfh", "code"):
+            console.print(statistics([s for s in found if f" {kind}" in s.name], f"{name}, {kind}"))
+    size = sum(p.stat().st_size for p in output.glob("*/*.npz"))
+    console.print(f"{size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -154,9 +154,12 @@ def test_a_stopped_run_goes_on_to_the_bit(
 ) -> None:
     config = replace(config, network=replace(NETWORK, variational=variational))
     train(config, tmp_path / "whole", quiet=True)
-    train(config, tmp_path / "parts", minutes=1e-9, quiet=True)  # the clock stops it at once
-    first = read_header(tmp_path / "parts" / "weights.safetensors")["about"]["steps"]
-    assert first < config.steps
+    run = alone(config)
+    (tmp_path / "parts").mkdir()
+    for _ in range(3):  # and then the machine goes away
+        run.step()
+    run.save(tmp_path / "parts")
+    run.step()
     train(config, tmp_path / "parts", quiet=True)
     states = []
     for name in ("whole", "parts"):
@@ -176,6 +179,15 @@ def test_a_stopped_run_goes_on_to_the_bit(
     )
 
 
+def test_the_clock_stops_a_run_that_then_goes_on(config: TrainConfig, tmp_path: Path) -> None:
+    config = replace(config, steps=2000, validate_every=2000)
+    path = train(config, tmp_path, minutes=0.01, quiet=True)
+    first = read_header(path)["about"]["steps"]
+    assert 0 < first < 2000
+    train(config, tmp_path, minutes=0.01, quiet=True)
+    assert read_header(path)["about"]["steps"] > first
+
+
 def test_records_beyond_the_checkpoint_are_written_again(tmp_path: Path) -> None:
     lines = [json.dumps({"kind": "train", "step": step}) for step in (2, 4, 6)]
     (tmp_path / journal.LOG).write_text("\n".join(lines) + "\n")
@@ -192,6 +204,20 @@ def test_another_configuration_does_not_go_on(config: TrainConfig, tmp_path: Pat
     (tmp_path / checkpoint.NAME).write_bytes(b"no checkpoint")
     with pytest.raises(FileFormatError, match="not a readable checkpoint"):
         run.state.resume(tmp_path, config)
+
+
+def test_tensorboard_gets_the_same_records(config: TrainConfig, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs vbreg[train]")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(replace(config, steps=4), tmp_path / "run", quiet=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    logged = journal.read_log(tmp_path / "run", "train")
+    kl = events.Scalars("train/kl")
+    assert [event.step for event in kl] == [2, 4]
+    assert [event.value for event in kl] == pytest.approx([record["kl"] for record in logged])
+    assert len(events.Scalars("validation/recall")) == 2
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_counted(config: TrainConfig) -> None:

@@ -77,6 +77,9 @@ def spatial_attention(
         N = source.shape[1]
         attend = _sparse(source, target, mask, most=min(MAX_PAIRS, int(DENSE_FROM * N * N)))
         return attend or _chunked(source, target, mask)
+    B, N, _ = source.shape
+    if 4 * B * N * N <= MAP_BYTES:  # a GPU would rather read beta again than compute it again
+        return _dense(source, target, mask, _attend)
     return _chunked(source, target, mask)
 
 

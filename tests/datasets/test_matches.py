@@ -1,5 +1,6 @@
 """Match sets: labels follow the pose, and shards give back what they were given."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,50 @@ def test_shard_errors(tmp_path: Path, sets: tuple[matches.MatchSet, ...]) -> Non
     far = replace(sets[0], source=sets[0].source + np.float32(40))
     with pytest.raises(VBRegError, match="32 m"):
         matches.write_shard(tmp_path / "far.npz", [far])
+
+
+def test_shards_of_streets(tmp_path: Path, sets: tuple[matches.MatchSet, ...]) -> None:
+    """Points are kept in hundredths of the threshold, so 80 m fit at 0.6 m; one threshold each."""
+    wide = replace(
+        sets[0],
+        source=40 * sets[0].source,
+        target_cloud=40 * sets[0].target_cloud,
+        inlier_threshold=0.6,
+    )
+    matches.write_shard(tmp_path / "wide.npz", [wide])
+    (got,) = matches.read_shard(tmp_path / "wide.npz")
+    assert got.inlier_threshold == 0.6
+    np.testing.assert_allclose(got.source, wide.source, atol=0.0031)
+    with pytest.raises(VBRegError, match="one inlier threshold"):
+        matches.write_shard(tmp_path / "mixed.npz", [wide, sets[0]])
+
+
+def test_a_place_code_makes_matches_better(pair: Pair) -> None:
+    """More of them are right, and what is wrong is not only noise: FPFH still has its say."""
+    ends = [matches.describe(cloud) for cloud in (pair.source, pair.target)]
+    poses = [np.eye(4), np.linalg.inv(pair.T_target_source)]  # the world is the source's frame
+
+    def ratio(strength: float, seed: int) -> float:
+        generator = np.random.default_rng(seed)
+        code = matches.PlaceCode(generator, 0.05)
+        joined = [
+            code.join(end, pose, strength, generator) for end, pose in zip(ends, poses, strict=True)
+        ]
+        found = matches.match_features("", joined[0], joined[1], pair.T_target_source, 1.0)
+        return float(found.labels.mean())
+
+    plain = matches.match_features("", ends[0], ends[1], pair.T_target_source, 1.0).labels.mean()
+    assert ratio(0.0, 0) == pytest.approx(plain)
+    assert 1.0 > ratio(0.4, 0) > 1.3 * plain
+    assert ratio(0.4, 0) == ratio(0.4, 0) != ratio(0.4, 1)
+
+
+def test_thinning_keeps_descriptors_with_their_points(pair: Pair) -> None:
+    whole = matches.describe(pair.source)
+    some = matches.thinned(whole, 100, np.random.default_rng(0))
+    assert len(some.points) == 100
+    rows = {tuple(p): d for p, d in zip(whole.points, whole.descriptors, strict=True)}
+    assert all(
+        (rows[tuple(p)] == d).all() for p, d in zip(some.points, some.descriptors, strict=True)
+    )
+    assert matches.thinned(whole, 10**6, np.random.default_rng(0)) is whole

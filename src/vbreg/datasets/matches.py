@@ -53,12 +53,51 @@ class MatchSet:
         return len(self.source)
 
 
-def describe(points: Float64, voxel_size: float = 0.05) -> Features:
+def describe(
+    points: Float64, voxel_size: float = 0.05, device: torch.device | str = "cpu"
+) -> Features:
     """Downsample to `voxel_size` v, normals within 2v, FPFH within 5v."""
-    coarse = clouds.voxel_downsample(torch.as_tensor(np.array(points)).float(), voxel_size)
+    cloud = torch.as_tensor(np.array(points)).float().to(device)
+    coarse = clouds.voxel_downsample(cloud, voxel_size)
     normals = clouds.normals(coarse, 2 * voxel_size)
     features = descriptors.fpfh(coarse, normals, 5 * voxel_size)
-    return Features(coarse.numpy(), features.numpy())
+    return Features(coarse.cpu().numpy(), features.cpu().numpy())
+
+
+class PlaceCode:
+    """Stands in for a learned descriptor where none may be used: it knows, roughly, the place.
+
+    A learned descriptor tells corners of a room apart that look alike to FPFH, by context. Here
+    random waves over the world's coordinates give that knowledge, blurred anew for every cloud by
+    noise that neighbours share, and `strength` (0 to 1) says how much of it joins FPFH. So matches
+    get better the way learned ones are, and wrong ones still lead to what looks alike.
+    """
+
+    def __init__(self, generator: np.random.Generator, unit: float, width: int = 48) -> None:
+        length = unit * np.exp(generator.uniform(np.log(8), np.log(60), width))  # 0.4 to 3 m
+        self.waves = generator.normal(size=(3, width)) / length * 2
+        self.phases = generator.uniform(0, 2 * np.pi, width)
+        self.unit = unit
+
+    def join(
+        self,
+        features: Features,
+        T_world_cloud: Float64,
+        strength: float,
+        generator: np.random.Generator,
+    ) -> Features:
+        world = features.points @ T_world_cloud[:3, :3].T + T_world_cloud[:3, 3]
+        fields = generator.normal(size=(3, 64)) / (12 * self.unit)
+        patches = np.sin(world @ fields + generator.uniform(0, 2 * np.pi, 64))
+        patches = patches @ generator.normal(size=(64, len(self.phases))) / np.sqrt(32)
+        white = generator.normal(size=patches.shape)
+        code = np.cos(world @ self.waves + self.phases) + 0.35 * patches + 0.35 * white
+        code /= np.linalg.norm(code, axis=-1, keepdims=True)
+        fpfh = features.descriptors / np.linalg.norm(
+            features.descriptors, axis=-1, keepdims=True
+        ).clip(1e-9)
+        joined = np.concatenate([(1 - strength) * fpfh, strength * code], axis=-1)
+        return Features(features.points, joined.astype(np.float32))
 
 
 def match_features(
@@ -91,6 +130,14 @@ def match_features(
         overlap,
         2 * voxel_size,
     )
+
+
+def thinned(features: Features, most: int, generator: np.random.Generator) -> Features:
+    """At most `most` of the points, drawn evenly; described as they were among all."""
+    if len(features.points) <= most:
+        return features
+    rows = np.sort(generator.choice(len(features.points), most, replace=False))
+    return Features(features.points[rows], features.descriptors[rows])
 
 
 def match_both_ways(

@@ -1,0 +1,279 @@
+"""Simulated scans beside real ones: what their matches are like, and how they look.
+
+    python scripts/compare_scans.py --matches data --real DATA --output docs
+
+Reads the match sets of scripts/make_training_matches.py and real scans (DATA holds `3dmatch`,
+`kitti` and `rgbd_train`), prints the tables of docs/simulator.md as Markdown and writes
+images/simulator_indoor.png and images/simulator_street.png below the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from vbreg.compatibility import spatial_compatibility
+from vbreg.correspondences import label, overlap
+from vbreg.datasets import lidar, matches, pairs, streets, virtual
+from vbreg.datasets.interiors import interior
+from vbreg.datasets.matches import Features, MatchSet
+from vbreg.datasets.pairs import Benchmark, PairSequence
+from vbreg.io import atomic_path
+from vbreg.render import BACKGROUND, FAINT, INK, SOURCE, TARGET, Camera, Colour, render_clouds
+from vbreg.types import Float64
+
+T = TypeVar("T")
+INDOOR, OUTDOOR = 0.05, 0.30  # voxel sizes; a match is right within two of them
+MAX_MATCHES = 8000  # of a street, as in training
+WRONG = 1000  # wrong matches of a set whose compatibility is counted
+OVERLAPS = (0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 1.01)
+DISTANCES = (8.0, 12.0), (16.0, 24.0)  # metres between two scans of a street
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What one match set is like."""
+
+    points: int  # of the target cloud at the working resolution
+    matches: int
+    right: float  # share of the matches
+    overlap: float
+    distance: float  # between the origins of the two frames
+    compatible: tuple[float, float, float]  # share of pairs: both right, one right, both wrong
+
+
+def measure(s: MatchSet, generator: np.random.Generator) -> Measure:
+    return Measure(
+        len(s.target_cloud),
+        len(s),
+        float(s.labels.mean()),
+        s.overlap,
+        float(np.linalg.norm(s.T_target_source[:3, 3])),
+        compatible(s, generator),
+    )
+
+
+def compatible(s: MatchSet, generator: np.random.Generator) -> tuple[float, float, float]:
+    """Share of pairs of matches with beta > 0 at epsilon = the inlier threshold."""
+    right, wrong = np.flatnonzero(s.labels), np.flatnonzero(~s.labels)
+    wrong = generator.choice(wrong, min(WRONG, len(wrong)), replace=False)
+    rows, R, W = np.concatenate([right, wrong]), len(right), len(wrong)
+    x, y = (torch.from_numpy(p[rows] / s.inlier_threshold) for p in (s.source, s.target))
+    beta = spatial_compatibility(x, y, x, y) > 0
+    beta.fill_diagonal_(False)
+    blocks = (
+        (beta[:R, :R], R * (R - 1)),
+        (beta[:R, R:], R * W),
+        (beta[R:, R:], W * (W - 1)),
+    )
+    both, one, none = (float(b.sum()) / pairs if pairs else np.nan for b, pairs in blocks)
+    return both, one, none
+
+
+def table(rows: Mapping[str, Iterable[MatchSet]], distances: bool = False) -> str:
+    """Markdown: a row a source of match sets; a share comes with the number of sets behind it."""
+    spans = [f"{100 * a:.0f}-{min(100 * b, 100):.0f} %" for a, b in OVERLAPS]
+    spans += [f"{a:.0f}-{b:.0f} m" for a, b in DISTANCES] if distances else []
+    pairs = "both right", "one right", "both wrong"
+    head = ["matches", "sets", "points", "matches a set", *spans, *pairs]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name, sets in rows.items():
+        generator = np.random.default_rng(0)
+        found = [measure(s, generator) for s in sets]
+        size = [np.median([getattr(m, field) for m in found]) for field in ("points", "matches")]
+        bins = [[m.right for m in found if a <= m.overlap < b] for a, b in OVERLAPS]
+        if distances:
+            bins += [[m.right for m in found if a <= m.distance < b] for a, b in DISTANCES]
+        shares = [f"{100 * np.mean(b):.1f} ({len(b)})" if b else "-" for b in bins]
+        shares += [f"{100 * c:.1f}" for c in np.nanmean([m.compatible for m in found], axis=0)]
+        cells = [name, str(len(found)), *(f"{n:.0f}" for n in size), *shares]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def evenly(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` of the items, from first to last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items)))
+    return [items[k] for k in places.round().astype(int)]
+
+
+def stored(files: Iterable[Path], kind: str, most: int) -> Iterator[MatchSet]:
+    """Sets called `<place>/<i>-<j> <kind> ...` from the shards of make_training_matches.py."""
+    shards = [matches.read_shard(file) for file in sorted(files)]
+    found = [(s, k) for s in shards for k, name in enumerate(s.names) if f" {kind}" in name]
+    return (shard[k] for shard, k in evenly(found, most))
+
+
+def real(sequences: Iterable[PairSequence], voxel_size: float, most: int) -> Iterator[MatchSet]:
+    """FPFH matches of real pairs, made and measured as the simulated ones are."""
+    described: dict[bytes, Features] = {}
+    generator = np.random.default_rng(0)
+
+    def features(cloud: Float64) -> Features:
+        key = cloud[::100].tobytes()  # pairs share fragments
+        if key not in described:
+            described[key] = matches.describe(cloud, voxel_size)
+        return described[key]
+
+    for sequence, k in evenly([(s, k) for s in sequences for k in range(len(s))], most):
+        pair = sequence[k]
+        source = matches.thinned(features(pair.source), MAX_MATCHES, generator)
+        shared = _overlap(pair, voxel_size)
+        yield matches.match_features(
+            pair.name, source, features(pair.target), pair.T_target_source, shared, voxel_size
+        )
+
+
+def learned(root: Path, benchmark: Benchmark, most: int) -> Iterator[MatchSet]:
+    """Matches of a learned descriptor that lie beside the fragments of 3DMatch."""
+    sequence = pairs.threedmatch(root, benchmark)
+    for k in evenly(range(len(sequence)), most):
+        pair = sequence[k]
+        scene, ends = pair.name.split("/")
+        i, j = map(int, ends.split("-"))
+        folder = root / "learned_matches"
+        with np.load(folder / f"{scene}_{benchmark}.npz", allow_pickle=False) as data:
+            row = int(np.flatnonzero((data["pairs"] == (i, j)).all(-1))[0])
+            start, count = int(data["count"][:row].sum()), int(data["count"][row])
+            index = data["target_index"][start : start + count].astype(np.int64)
+        with np.load(folder / f"{scene}_keypoints.npz", allow_pickle=False) as data:
+            source, target = (data[f"cloud_bin_{k}"].astype(np.float32) / 1000 for k in (i, j))
+        source, T_j_i = source[:count], pair.T_target_source
+        right = label(*map(torch.from_numpy, (source, target[index], T_j_i)), 2 * INDOOR)
+        shared = _overlap(pair, INDOOR)
+        yield MatchSet(pair.name, source, target, index, right.numpy(), T_j_i, shared)
+
+
+def _overlap(pair: pairs.Pair, voxel_size: float) -> float:
+    """As in make_training_matches.py: a fourth of the source, within one voxel of the target."""
+    source, target, T_target_source = (
+        torch.from_numpy(a.copy()) for a in (pair.source[::4], pair.target, pair.T_target_source)
+    )
+    return overlap(source, target, T_target_source, voxel_size)
+
+
+def tables(shards: Path, data: Path, most: int) -> str:
+    threedmatch = {name: f"real, {name}" for name in ("3DMatch", "3DLoMatch")}
+    kitti = {
+        f"real, KITTI {name}": [pairs.kitti_pairs(f) for f in sorted((data / "kitti").glob(glob))]
+        for name, glob in (("train", "train/*"), ("dev", "dev/*"))
+    }
+    indoor = {
+        "simulated": stored((shards / "indoor").glob("*.npz"), "fpfh", 3 * most),
+        "real, TUM": stored((shards / "real").glob("tum*.npz"), "fpfh", most),
+        "real, HoloLens": stored((shards / "real").glob("holo*.npz"), "fpfh", most),
+        **{
+            title: real([pairs.threedmatch(data / "3dmatch", name)], INDOOR, most)
+            for name, title in threedmatch.items()
+        },
+    }
+    codes = {
+        "simulated": stored((shards / "indoor").glob("*.npz"), "code", 3 * most),
+        **{title: learned(data / "3dmatch", name, most) for name, title in threedmatch.items()},
+    }
+    outdoor = {
+        "simulated": stored((shards / "streets").glob("*.npz"), "fpfh", most),
+        **{title: real(sequences, OUTDOOR, most // 4) for title, sequences in kitti.items()},
+    }
+    return "\n\n".join([table(indoor), table(codes), table(outdoor, distances=True)])
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+Panel = tuple[str, Float64]  # caption, points (N, 3)
+GAP, TITLE = 24, 40  # pixels
+
+
+def simulated_fragment(kind: str, seed: int) -> Panel:
+    generator = np.random.default_rng(seed)
+    scene = virtual.sample_surface(interior(kind, generator), generator)
+    trajectory = virtual.random_trajectory(scene, generator)
+    noise = torch.Generator().manual_seed(seed)
+    points, _ = virtual.scan(scene, trajectory, virtual.Camera(), noise)
+    return kind, points.numpy()
+
+
+def simulated_street(setting: streets.Setting, seed: int) -> Panel:
+    generator = np.random.default_rng(seed)
+    street = streets.procedural_street(generator, setting)
+    ((points, _),) = lidar.street_scans(street, generator, count=1)
+    return setting, points.numpy()
+
+
+def sheet(
+    path: Path, rows: Mapping[str, Sequence[Panel]], size: tuple[int, int], metres: float
+) -> None:
+    """Rows of panels, each `metres` wide."""
+    width, height = size
+    columns = max(map(len, rows.values()))
+    step = TITLE + height
+    image = Image.new("RGB", (columns * width, len(rows) * step + GAP), BACKGROUND)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=20)
+    colours: tuple[Colour, ...] = SOURCE, TARGET
+    for row, ((title, panels), colour) in enumerate(zip(rows.items(), colours, strict=True)):
+        for column, (caption, points) in enumerate(panels):
+            camera = Camera.facing(points).framing(points, width, height)
+            camera = replace(camera, pixels_per_unit=width / metres)
+            pixels = render_clouds([(points, colour)], camera=camera, size=size)
+            corner = column * width, row * step + TITLE
+            image.paste(Image.fromarray(pixels), corner)
+            draw.text((corner[0] + GAP, corner[1] - 28), title, fill=INK, font=font)
+            x = corner[0] + GAP + draw.textlength(title + "  ", font=font)
+            draw.text((x, corner[1] - 28), caption, fill=FAINT, font=font)
+    with atomic_path(path) as temporary:
+        image.save(temporary, optimize=True)
+
+
+def pictures(data: Path, output: Path) -> None:
+    def fragment(path: str) -> Float64:
+        with np.load(data / path, allow_pickle=False) as arrays:
+            return arrays["pcd"].astype(np.float64)
+
+    sheet(
+        output / "simulator_indoor.png",
+        {
+            "simulated": [
+                simulated_fragment("office", 1),
+                simulated_fragment("kitchen", 2),
+                simulated_fragment("bathroom", 3),
+                simulated_fragment("room", 4),
+            ],
+            "real": [
+                ("7-Scenes", fragment("3dmatch/fragments/7-scenes-redkitchen/cloud_bin_3.npz")),
+                (
+                    "SUN3D",
+                    fragment("3dmatch/fragments/sun3d-hotel_umd-maryland_hotel1/cloud_bin_5.npz"),
+                ),
+                ("TUM RGB-D", fragment("rgbd_train/tum_fr1_desk/cloud_bin_3.npz")),
+                ("HoloLens", fragment("rgbd_train/hololens_office/cloud_bin_5.npz")),
+            ],
+        },
+        (440, 400),
+        4.0,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--matches", type=Path, required=True, help="from make_training_matches.py")
+    parser.add_argument("--real", type=Path, required=True, help="holds 3dmatch, kitti, rgbd_train")
+    parser.add_argument("--output", type=Path, required=True, help="docs")
+    parser.add_argument("--most", type=int, default=100, help="sets of a row (streets: a fourth)")
+    arguments = parser.parse_args()
+    pictures(arguments.real, arguments.output / "images")
+    print(tables(arguments.matches, arguments.real, arguments.most))
+
+
+if __name__ == "__main__":
+    main()
