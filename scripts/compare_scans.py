@@ -10,10 +10,10 @@ images/simulator_indoor.png and images/simulator_street.png below the output.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from PIL import Image, ImageDraw, ImageFont
 from vbreg.compatibility import spatial_compatibility
 from vbreg.correspondences import label, overlap
 from vbreg.datasets import lidar, matches, pairs, streets, virtual
-from vbreg.datasets.interiors import interior
+from vbreg.datasets.interiors import INTERIORS, interior
 from vbreg.datasets.matches import Features, MatchSet
 from vbreg.datasets.pairs import Benchmark, PairSequence
 from vbreg.io import atomic_path
-from vbreg.render import BACKGROUND, FAINT, INK, SOURCE, TARGET, Camera, Colour, render_clouds
+from vbreg.render import BACKGROUND, INK, SOURCE, TARGET, Camera, Colour, render_clouds
 from vbreg.types import Float64
 
 T = TypeVar("T")
@@ -190,75 +190,104 @@ def tables(shards: Path, data: Path, most: int) -> str:
 # --- pictures -------------------------------------------------------------------------------------
 
 Panel = tuple[str, Float64]  # caption, points (N, 3)
-GAP, TITLE = 24, 40  # pixels
+SEED = 14  # of every simulated scan
+GAP, TITLE, FOOTER = 16, 40, 44  # pixels
+SUN3D = "sun3d-hotel_umd-maryland_hotel1"
 
 
-def simulated_fragment(kind: str, seed: int) -> Panel:
+def simulated_fragment(kind: str, seed: int = SEED) -> Panel:
     generator = np.random.default_rng(seed)
     scene = virtual.sample_surface(interior(kind, generator), generator)
-    trajectory = virtual.random_trajectory(scene, generator)
+    trajectory = virtual.random_trajectory(scene, generator, focus=np.median(scene.coarse, axis=0))
     noise = torch.Generator().manual_seed(seed)
     points, _ = virtual.scan(scene, trajectory, virtual.Camera(), noise)
     return kind, points.numpy()
 
 
-def simulated_street(setting: streets.Setting, seed: int) -> Panel:
+def simulated_street(setting: streets.Setting, seed: int = SEED) -> Panel:
     generator = np.random.default_rng(seed)
     street = streets.procedural_street(generator, setting)
     ((points, _),) = lidar.street_scans(street, generator, count=1)
     return setting, points.numpy()
 
 
+def ahead(points: Float64) -> Camera:
+    """The way a sensor with z up looks, from behind it and above."""
+    turn, elevation = np.radians([20, 35])
+    forward, up = np.array([np.cos(turn), np.sin(turn), 0.0]), np.array([0.0, 0.0, 1.0])
+    eye = np.sin(elevation) * up - np.cos(elevation) * forward
+    right = np.cross(forward, up)
+    return Camera(np.stack([right, np.cross(eye, right), eye]), np.zeros(3), 1.0)
+
+
 def sheet(
-    path: Path, rows: Mapping[str, Sequence[Panel]], size: tuple[int, int], metres: float
+    path: Path,
+    rows: Sequence[tuple[str, Colour, Sequence[Panel]]],
+    view: Callable[[Float64], Camera],
+    size: tuple[int, int],  # of a panel
+    metres: float,  # from left to right of a panel
+    bar: int,  # metres
 ) -> None:
-    """Rows of panels, each `metres` wide."""
-    width, height = size
-    columns = max(map(len, rows.values()))
-    step = TITLE + height
-    image = Image.new("RGB", (columns * width, len(rows) * step + GAP), BACKGROUND)
+    """All panels at one scale, which a bar shows."""
+    (width, height), scale = size, size[0] / metres
+    across, down = width + GAP, TITLE + height
+    columns = max(len(panels) for _, _, panels in rows)
+    image = Image.new("RGB", (columns * across + GAP, len(rows) * down + FOOTER), BACKGROUND)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=20)
-    colours: tuple[Colour, ...] = SOURCE, TARGET
-    for row, ((title, panels), colour) in enumerate(zip(rows.items(), colours, strict=True)):
+    for row, (title, colour, panels) in enumerate(rows):
         for column, (caption, points) in enumerate(panels):
-            camera = Camera.facing(points).framing(points, width, height)
-            camera = replace(camera, pixels_per_unit=width / metres)
+            x, y = GAP + column * across, row * down
+            camera = replace(view(points), pixels_per_unit=scale)
             pixels = render_clouds([(points, colour)], camera=camera, size=size)
-            corner = column * width, row * step + TITLE
-            image.paste(Image.fromarray(pixels), corner)
-            draw.text((corner[0] + GAP, corner[1] - 28), title, fill=INK, font=font)
-            x = corner[0] + GAP + draw.textlength(title + "  ", font=font)
-            draw.text((x, corner[1] - 28), caption, fill=FAINT, font=font)
+            image.paste(Image.fromarray(pixels), (x, y + TITLE))
+            draw.text((x, y + 10), f"{title}: {caption}", fill=INK, font=font)
+    y = image.height - FOOTER // 2
+    draw.line([(GAP, y), (GAP + bar * scale, y)], fill=INK, width=3)
+    draw.text((2 * GAP + bar * scale, y), f"{bar} m", fill=INK, font=font, anchor="lm")
     with atomic_path(path) as temporary:
-        image.save(temporary, optimize=True)
+        image.quantize(256, dither=Image.Dither.NONE).save(temporary, optimize=True)
 
 
 def pictures(data: Path, output: Path) -> None:
-    def fragment(path: str) -> Float64:
+    def read(path: str, key: str) -> Float64:
         with np.load(data / path, allow_pickle=False) as arrays:
-            return arrays["pcd"].astype(np.float64)
+            return np.asarray(arrays[key], dtype=np.float64)
 
+    rooms = [simulated_fragment(kind) for kind in INTERIORS]
+    fragments = {
+        "7-Scenes": "3dmatch/fragments/7-scenes-redkitchen/cloud_bin_10.npz",
+        "SUN3D": f"3dmatch/fragments/{SUN3D}/cloud_bin_28.npz",
+        "TUM fr1 desk": "rgbd_train/tum_fr1_desk/cloud_bin_15.npz",
+        "TUM fr1 xyz": "rgbd_train/tum_fr1_xyz/cloud_bin_20.npz",
+        "HoloLens": "rgbd_train/hololens_office/cloud_bin_6.npz",
+    }
+    scans = {
+        "KITTI 00": "kitti/train/00/drive0-pair40_50.npz",
+        "KITTI 03": "kitti/dev/03/drive3-pair90_111.npz",
+        "KITTI 01": "kitti/train/01/drive1-pair164_169.npz",
+    }
     sheet(
         output / "simulator_indoor.png",
-        {
-            "simulated": [
-                simulated_fragment("office", 1),
-                simulated_fragment("kitchen", 2),
-                simulated_fragment("bathroom", 3),
-                simulated_fragment("room", 4),
-            ],
-            "real": [
-                ("7-Scenes", fragment("3dmatch/fragments/7-scenes-redkitchen/cloud_bin_3.npz")),
-                (
-                    "SUN3D",
-                    fragment("3dmatch/fragments/sun3d-hotel_umd-maryland_hotel1/cloud_bin_5.npz"),
-                ),
-                ("TUM RGB-D", fragment("rgbd_train/tum_fr1_desk/cloud_bin_3.npz")),
-                ("HoloLens", fragment("rgbd_train/hololens_office/cloud_bin_5.npz")),
-            ],
-        },
-        (440, 400),
-        4.0,
+        [
+            ("simulated", SOURCE, rooms[:5]),
+            ("simulated", SOURCE, rooms[5:]),
+            ("real", TARGET, [(name, read(path, "pcd")) for name, path in fragments.items()]),
+        ],
+        lambda points: Camera.facing(points).framing(points, 1, 1),
+        (344, 330),
+        metres=4.4,
+        bar=1,
+    )
+    sheet(
+        output / "simulator_street.png",
+        [
+            ("simulated", SOURCE, [simulated_street(s) for s in get_args(streets.Setting)]),
+            ("real", TARGET, [(name, read(path, "xyz0")) for name, path in scans.items()]),
+        ],
+        ahead,
+        (580, 380),
+        metres=60.0,
+        bar=10,
     )
 
 
