@@ -18,6 +18,7 @@ from typing import TypeVar, get_args
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from scipy.spatial import cKDTree
 
 from vbreg.compatibility import spatial_compatibility
 from vbreg.correspondences import label, overlap
@@ -27,80 +28,137 @@ from vbreg.datasets.matches import Features, MatchSet
 from vbreg.datasets.pairs import Benchmark, PairSequence
 from vbreg.io import atomic_path
 from vbreg.render import BACKGROUND, INK, SOURCE, TARGET, Camera, Colour, render_clouds
-from vbreg.types import Float64
+from vbreg.types import Float32, Float64
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 INDOOR, OUTDOOR = 0.05, 0.30  # voxel sizes; a match is right within two of them
 MAX_MATCHES = 8000  # of a street, as in training
 WRONG = 1000  # wrong matches of a set whose compatibility is counted
-OVERLAPS = (0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 1.01)
-DISTANCES = (8.0, 12.0), (16.0, 24.0)  # metres between two scans of a street
+NEAR = 3.0  # thresholds
+NEIGHBOURS = 20  # that tell whether a place is flat
+MIDDLE = 0.3, 0.7  # overlaps
+BENCHMARKS: tuple[Benchmark, ...] = get_args(Benchmark)
+Span = tuple[str, float, float]  # a field of Measure, from, to
+OVERLAPS: dict[str, Span] = {
+    "10-30 %": ("overlap", 0.1, 0.3),
+    "30-50 %": ("overlap", 0.3, 0.5),
+    "50-70 %": ("overlap", 0.5, 0.7),
+    "70-100 %": ("overlap", 0.7, 1.01),
+}
+DISTANCES: dict[str, Span] = {
+    "8-12 m": ("distance", 8.0, 12.0),
+    "16-24 m": ("distance", 16.0, 24.0),
+}
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What one match set is like."""
+    """What one match set is like. Shares are fractions."""
 
     points: int  # of the target cloud at the working resolution
+    flat: float  # share of them
     matches: int
-    right: float  # share of the matches
     overlap: float
-    distance: float  # between the origins of the two frames
-    compatible: tuple[float, float, float]  # share of pairs: both right, one right, both wrong
+    distance: float  # metres between the origins of the two frames
+    right: float  # share of the matches
+    error: float  # of the right ones, median, in thresholds
+    near: float  # share of the wrong ones that miss by less than NEAR
+    distinct: float  # target points that are matched at all, per match
+    both_right: float  # share of pairs of matches with beta > 0
+    one_right: float
+    both_wrong: float
 
 
 def measure(s: MatchSet, generator: np.random.Generator) -> Measure:
+    R, t = s.T_target_source[:3, :3], s.T_target_source[:3, 3]
+    error = np.linalg.norm(s.source @ R.T + t - s.target, axis=-1) / s.inlier_threshold
     return Measure(
         len(s.target_cloud),
+        flat(s.target_cloud, s.inlier_threshold),
         len(s),
-        float(s.labels.mean()),
         s.overlap,
-        float(np.linalg.norm(s.T_target_source[:3, 3])),
-        compatible(s, generator),
+        float(np.linalg.norm(t)),
+        float(s.labels.mean()),
+        float(np.median(error[s.labels])) if s.labels.any() else np.nan,
+        float(np.mean(error[~s.labels] < NEAR)),
+        len(np.unique(s.target_index)) / len(s),
+        *compatible(s, generator),
     )
 
 
+def flat(points: Float32, threshold: float) -> float:
+    """Share of the points (N, 3) whose neighbours lie within 0.1 thresholds (rms) of a plane."""
+    _, index = cKDTree(points).query(points, k=min(NEIGHBOURS, len(points)))
+    around = points[index].astype(np.float64)  # (N, k, 3)
+    around -= around.mean(axis=1, keepdims=True)
+    variance = np.linalg.eigvalsh(np.swapaxes(around, 1, 2) @ around)[:, 0] / around.shape[1]
+    return float(np.mean(variance < (0.1 * threshold) ** 2))
+
+
 def compatible(s: MatchSet, generator: np.random.Generator) -> tuple[float, float, float]:
-    """Share of pairs of matches with beta > 0 at epsilon = the inlier threshold."""
+    """Share of pairs with beta > 0, epsilon the inlier threshold: both right, one, none."""
     right, wrong = np.flatnonzero(s.labels), np.flatnonzero(~s.labels)
     wrong = generator.choice(wrong, min(WRONG, len(wrong)), replace=False)
     rows, R, W = np.concatenate([right, wrong]), len(right), len(wrong)
     x, y = (torch.from_numpy(p[rows] / s.inlier_threshold) for p in (s.source, s.target))
     beta = spatial_compatibility(x, y, x, y) > 0
     beta.fill_diagonal_(False)
-    blocks = (
-        (beta[:R, :R], R * (R - 1)),
-        (beta[:R, R:], R * W),
-        (beta[R:, R:], W * (W - 1)),
-    )
-    both, one, none = (float(b.sum()) / pairs if pairs else np.nan for b, pairs in blocks)
+    blocks = (beta[:R, :R], R * (R - 1)), (beta[:R, R:], R * W), (beta[R:, R:], W * (W - 1))
+    both, one, none = (float(b.sum()) / count if count else np.nan for b, count in blocks)
     return both, one, none
 
 
-def table(rows: Mapping[str, Iterable[MatchSet]], distances: bool = False) -> str:
-    """Markdown: a row a source of match sets; a share comes with the number of sets behind it."""
-    spans = [f"{100 * a:.0f}-{min(100 * b, 100):.0f} %" for a, b in OVERLAPS]
-    spans += [f"{a:.0f}-{b:.0f} m" for a, b in DISTANCES] if distances else []
-    pairs = "both right", "one right", "both wrong"
-    head = ["matches", "sets", "points", "matches a set", *spans, *pairs]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name, sets in rows.items():
-        generator = np.random.default_rng(0)
-        found = [measure(s, generator) for s in sets]
-        size = [np.median([getattr(m, field) for m in found]) for field in ("points", "matches")]
-        bins = [[m.right for m in found if a <= m.overlap < b] for a, b in OVERLAPS]
-        if distances:
-            bins += [[m.right for m in found if a <= m.distance < b] for a, b in DISTANCES]
-        shares = [f"{100 * np.mean(b):.1f} ({len(b)})" if b else "-" for b in bins]
-        shares += [f"{100 * c:.1f}" for c in np.nanmean([m.compatible for m in found], axis=0)]
-        cells = [name, str(len(found)), *(f"{n:.0f}" for n in size), *shares]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+Groups = Mapping[str, Sequence[Measure]]
 
 
-def evenly(items: Sequence[T], most: int) -> list[T]:
+def share_right(groups: Groups, spans: Mapping[str, Span]) -> str:
+    """The mean share of right matches within each span, and how many sets are in it."""
+
+    def cell(found: Sequence[Measure], span: Span) -> str:
+        field, low, high = span
+        right = [m.right for m in found if low <= getattr(m, field) < high]
+        return f"{100 * np.mean(right):.1f} ({len(right)})" if right else "-"
+
+    rows = [
+        [
+            name,
+            str(len(found)),
+            f"{np.median([m.points for m in found]):.0f}",
+            f"{100 * np.mean([m.flat for m in found]):.0f}",
+            f"{np.median([m.matches for m in found]):.0f}",
+            *(cell(found, span) for span in spans.values()),
+        ]
+        for name, found in groups.items()
+    ]
+    return markdown(["matches", "sets", "points", "flat", "matches a set", *spans], rows)
+
+
+def structure(groups: Groups) -> str:
+    """Means over the sets of middling overlap, so that groups can be compared."""
+    titles = {
+        "near": "near misses",
+        "distinct": "distinct targets",
+        "both_right": "both right",
+        "one_right": "one right",
+        "both_wrong": "both wrong",
+    }
+    rows = []
+    for name, found in groups.items():
+        middle = [m for m in found if MIDDLE[0] <= m.overlap < MIDDLE[1]]
+        mean = {f: np.nanmean([getattr(m, f) for m in middle]) for f in ("error", *titles)}
+        percent = (f"{100 * mean[field]:.1f}" for field in titles)
+        rows.append([name, str(len(middle)), f"{mean['error']:.2f}", *percent])
+    return markdown(["matches", "sets", "error", *titles.values()], rows)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
     """At most `most` of the items, from first to last."""
     places = np.linspace(0, len(items) - 1, min(most, len(items)))
     return [items[k] for k in places.round().astype(int)]
@@ -108,7 +166,7 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 
 def stored(files: Iterable[Path], kind: str, most: int) -> Iterator[MatchSet]:
     """Sets called `<place>/<i>-<j> <kind> ...` from the shards of make_training_matches.py."""
-    shards = [matches.read_shard(file) for file in sorted(files)]
+    shards = [matches.read_shard(file) for file in files]
     found = [(s, k) for s in shards for k, name in enumerate(s.names) if f" {kind}" in name]
     return (shard[k] for shard, k in evenly(found, most))
 
@@ -133,11 +191,12 @@ def real(sequences: Iterable[PairSequence], voxel_size: float, most: int) -> Ite
         )
 
 
-def learned(root: Path, benchmark: Benchmark, most: int) -> Iterator[MatchSet]:
+def learned(root: Path, most: int) -> Iterator[MatchSet]:
     """Matches of a learned descriptor that lie beside the fragments of 3DMatch."""
-    sequence = pairs.threedmatch(root, benchmark)
-    for k in evenly(range(len(sequence)), most):
-        pair = sequence[k]
+    sequences = {name: pairs.threedmatch(root, name) for name in BENCHMARKS}
+    everything = [(name, k) for name, sequence in sequences.items() for k in range(len(sequence))]
+    for benchmark, k in evenly(everything, most):
+        pair = sequences[benchmark][k]
         scene, ends = pair.name.split("/")
         i, j = map(int, ends.split("-"))
         folder = root / "learned_matches"
@@ -147,10 +206,12 @@ def learned(root: Path, benchmark: Benchmark, most: int) -> Iterator[MatchSet]:
             index = data["target_index"][start : start + count].astype(np.int64)
         with np.load(folder / f"{scene}_keypoints.npz", allow_pickle=False) as data:
             source, target = (data[f"cloud_bin_{k}"].astype(np.float32) / 1000 for k in (i, j))
-        source, T_j_i = source[:count], pair.T_target_source
-        right = label(*map(torch.from_numpy, (source, target[index], T_j_i)), 2 * INDOOR)
+        x, y, T = (torch.from_numpy(a) for a in (source, target[index], pair.T_target_source))
+        right = label(x[:count], y, T, 2 * INDOOR).numpy()
         shared = _overlap(pair, INDOOR)
-        yield MatchSet(pair.name, source, target, index, right.numpy(), T_j_i, shared)
+        yield MatchSet(
+            pair.name, source[:count], target, index, right, pair.T_target_source, shared
+        )
 
 
 def _overlap(pair: pairs.Pair, voxel_size: float) -> float:
@@ -161,30 +222,43 @@ def _overlap(pair: pairs.Pair, voxel_size: float) -> float:
     return overlap(source, target, T_target_source, voxel_size)
 
 
+def measured(sets: Mapping[str, Iterable[MatchSet]]) -> Groups:
+    generator = np.random.default_rng(0)
+    return {name: [measure(s, generator) for s in group] for name, group in sets.items()}
+
+
 def tables(shards: Path, data: Path, most: int) -> str:
-    threedmatch = {name: f"real, {name}" for name in ("3DMatch", "3DLoMatch")}
-    kitti = {
-        f"real, KITTI {name}": [pairs.kitti_pairs(f) for f in sorted((data / "kitti").glob(glob))]
-        for name, glob in (("train", "train/*"), ("dev", "dev/*"))
-    }
-    indoor = {
-        "simulated": stored((shards / "indoor").glob("*.npz"), "fpfh", 3 * most),
-        "real, TUM": stored((shards / "real").glob("tum*.npz"), "fpfh", most),
-        "real, HoloLens": stored((shards / "real").glob("holo*.npz"), "fpfh", most),
-        **{
-            title: real([pairs.threedmatch(data / "3dmatch", name)], INDOOR, most)
-            for name, title in threedmatch.items()
-        },
-    }
-    codes = {
-        "simulated": stored((shards / "indoor").glob("*.npz"), "code", 3 * most),
-        **{title: learned(data / "3dmatch", name, most) for name, title in threedmatch.items()},
-    }
-    outdoor = {
-        "simulated": stored((shards / "streets").glob("*.npz"), "fpfh", most),
-        **{title: real(sequences, OUTDOOR, most // 4) for title, sequences in kitti.items()},
-    }
-    return "\n\n".join([table(indoor), table(codes), table(outdoor, distances=True)])
+    def shard(glob: str) -> list[Path]:
+        return sorted(shards.glob(f"{glob}.npz"))
+
+    def kitti(part: str) -> list[PairSequence]:
+        return [pairs.kitti_pairs(drive) for drive in sorted((data / "kitti" / part).iterdir())]
+
+    threedmatch = [pairs.threedmatch(data / "3dmatch", name) for name in BENCHMARKS]
+    indoor = measured(
+        {
+            "FPFH, simulated": stored(shard("indoor/*"), "fpfh", most),
+            "FPFH, TUM": stored(shard("real/tum*"), "fpfh", most),
+            "FPFH, HoloLens": stored(shard("real/hololens*"), "fpfh", most),
+            "FPFH, 3DMatch": real(threedmatch, INDOOR, most),
+            "place code, simulated": stored(shard("indoor/*"), "code", most),
+            "learned, 3DMatch": learned(data / "3dmatch", most),
+        }
+    )
+    outdoor = measured(
+        {
+            "FPFH, simulated streets": stored(shard("streets/*"), "fpfh", most),
+            "FPFH, KITTI train": real(kitti("train"), OUTDOOR, most // 4),
+            "FPFH, KITTI dev": real(kitti("dev"), OUTDOOR, most // 4),
+        }
+    )
+    return "\n\n".join(
+        [
+            share_right(indoor, OVERLAPS),
+            share_right(outdoor, OVERLAPS | DISTANCES),
+            structure({**indoor, **outdoor}),
+        ]
+    )
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -211,7 +285,7 @@ def simulated_street(setting: streets.Setting, seed: int = SEED) -> Panel:
     return setting, points.numpy()
 
 
-def ahead(points: Float64) -> Camera:
+def ahead() -> Camera:
     """The way a sensor with z up looks, from behind it and above."""
     turn, elevation = np.radians([20, 35])
     forward, up = np.array([np.cos(turn), np.sin(turn), 0.0]), np.array([0.0, 0.0, 1.0])
@@ -284,7 +358,7 @@ def pictures(data: Path, output: Path) -> None:
             ("simulated", SOURCE, [simulated_street(s) for s in get_args(streets.Setting)]),
             ("real", TARGET, [(name, read(path, "xyz0")) for name, path in scans.items()]),
         ],
-        ahead,
+        lambda _: ahead(),
         (580, 380),
         metres=60.0,
         bar=10,
@@ -298,7 +372,7 @@ def main() -> None:
     parser.add_argument("--matches", type=Path, required=True, help="from make_training_matches.py")
     parser.add_argument("--real", type=Path, required=True, help="holds 3dmatch, kitti, rgbd_train")
     parser.add_argument("--output", type=Path, required=True, help="docs")
-    parser.add_argument("--most", type=int, default=100, help="sets of a row (streets: a fourth)")
+    parser.add_argument("--most", type=int, default=200, help="sets of a row (KITTI: a fourth)")
     arguments = parser.parse_args()
     pictures(arguments.real, arguments.output / "images")
     print(tables(arguments.matches, arguments.real, arguments.most))

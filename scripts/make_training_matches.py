@@ -176,7 +176,7 @@ def make_real(folder: Path, most: int, output: Path) -> Path:
 
 def places(meshes: Path, interiors: int, count_streets: int, validation: int) -> list[Place]:
     """Kinds in turn: the meshes, every kind of interior, and rooms full of clutter."""
-    files = {file.stem: file for file in sorted(meshes.glob("*.npz"))}
+    files = {f"mesh-{file.stem}": file for file in sorted(meshes.glob("*.npz"))}
     kinds = [*files, *INTERIORS, "clutter"]
 
     def place(k: int, first: int, folder: str) -> Place:
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--meshes", type=Path, required=True, help="folder of <name>.npz meshes")
     parser.add_argument("--rgbd", type=Path, required=True, help="folder of posed-fragment folders")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--interiors", type=int, default=100, help="places of ten fragments each")
+    parser.add_argument("--interiors", type=int, default=76, help="places of ten fragments each")
     parser.add_argument("--streets", type=int, default=12, help="of eight scans each")
     parser.add_argument("--validation", type=int, default=15, help="interiors kept out of training")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
