@@ -117,27 +117,38 @@ def learned_matches(root: Path, benchmark: str, every: int) -> Iterator[Matches]
                 yield Matches(f"{scene}/{i}-{j}", ends[0][: len(target)], target, truth[i, j])
 
 
-def solve(matches: Matches, model: VBReg, protocol: Protocol, similarity: bool) -> Row:
+def solve(
+    group: Sequence[Matches], model: VBReg, protocol: Protocol, similarity: bool
+) -> Iterator[Row]:
+    """A batch of problems, padded to the largest; the answers are those of one by one."""
     threshold = 2 * protocol.voxel_size
+    shape = len(group), max(len(m.source) for m in group)
+    ends = np.zeros((2, *shape, 3))
+    mask = np.zeros(shape, dtype=bool)
+    for b, matches in enumerate(group):
+        n = len(matches.source)
+        ends[0, b, :n], ends[1, b, :n], mask[b, :n] = matches.source, matches.target, True
     start = time.perf_counter()
-    result = model.estimate(matches.source, matches.target, inlier_threshold=threshold)
-    seconds = time.perf_counter() - start
-    truth = torch.from_numpy(matches.T_target_source)
-    error = pose_error(torch.from_numpy(result.T_target_source), truth)
-    source, target = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
-    right = label(source, target, truth, threshold)
-    scores = classification(torch.from_numpy(result.confidence > 0.5), right)
-    return Row(
-        float(error.rotation),
-        float(error.translation),
-        bool(error.success(protocol.rotation, protocol.translation)),
-        float(right.double().mean()),
-        *(float(score) for score in scores),
-        inlier_similarity(model, source / threshold, target / threshold, right)
-        if similarity
-        else float("nan"),
-        seconds,
-    )
+    result = model.estimate(ends[0], ends[1], mask=mask, inlier_threshold=threshold)
+    seconds = (time.perf_counter() - start) / len(group)
+    for b, matches in enumerate(group):
+        truth = torch.from_numpy(matches.T_target_source)
+        error = pose_error(torch.from_numpy(result.T_target_source[b]), truth)
+        source, target = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
+        right = label(source, target, truth, threshold)
+        confident = torch.from_numpy(result.confidence[b][mask[b]] > 0.5)
+        alike = float("nan")
+        if similarity:
+            alike = inlier_similarity(model, source / threshold, target / threshold, right)
+        yield Row(
+            float(error.rotation),
+            float(error.translation),
+            bool(error.success(protocol.rotation, protocol.translation)),
+            float(right.double().mean()),
+            *(float(score) for score in classification(confident, right)),
+            alike,
+            seconds,
+        )
 
 
 @torch.inference_mode()
@@ -219,6 +230,7 @@ def main() -> None:
     parser.add_argument(
         "--weights", nargs="+", default=["indoor"], help="presets, files, or 'untrained'"
     )
+    parser.add_argument("--batch", type=int, default=1, help="pairs solved together")
     parser.add_argument("--similarity", action="store_true", help="of inlier features, too")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
@@ -227,9 +239,15 @@ def main() -> None:
     for benchmark, protocol, found, count in sources(arguments, device):
         models = {name: open_model(name, protocol, device) for name in arguments.weights}
         rows: dict[str, list[Row]] = {name: [] for name in models}
+        waiting: list[Matches] = []
         for matches in track(found, benchmark, count, console=console, transient=True):
-            for name, model in models.items():
-                rows[name].append(solve(matches, model, protocol, arguments.similarity))
+            waiting.append(matches)
+            if len(waiting) == arguments.batch:
+                for name, model in models.items():
+                    rows[name] += solve(waiting, model, protocol, arguments.similarity)
+                waiting = []
+        for name, model in models.items():
+            rows[name] += solve(waiting, model, protocol, arguments.similarity) if waiting else []
         for name, solved in rows.items():
             print(report(benchmark, Path(name).stem, solved), flush=True)
 

@@ -13,10 +13,12 @@ import torch
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io.atomic import atomic_path
 from vbreg.network import VariationalNonLocalNetwork
+from vbreg.pretrained import load_network
 from vbreg.training.config import TrainConfig, to_dict
 
 NAME = "checkpoint.pt"
 VERSION = 1
+MAY_MOVE = ("data.shards", "data.validation", "start_from")
 
 
 @dataclass
@@ -35,7 +37,15 @@ class State:
     def start(cls, config: TrainConfig, device: torch.device) -> State:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            network = VariationalNonLocalNetwork(config.network).to(device)
+            network = VariationalNonLocalNetwork(config.network)
+        if config.start_from is not None:
+            network = load_network(config.start_from).train()
+            if network.config != config.network:
+                raise VBRegError(
+                    f"{config.start_from} holds another network ({network.config}) than the "
+                    f"configuration asks for ({config.network})"
+                )
+        network = network.to(device)
         averaged = copy.deepcopy(network).eval().requires_grad_(False)
         optimizer = torch.optim.AdamW(
             network.parameters(),
@@ -89,6 +99,6 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{prefix}{name}.")
-        elif a != b and prefix + name not in ("data.shards", "data.validation"):
+        elif a != b and prefix + name not in MAY_MOVE:
             found.append(f"{prefix}{name}: {a!r} then, {b!r} now")
     return found

@@ -68,6 +68,7 @@ class TrainConfig:
     seed: int = 0
     micro_batches: int = 1  # of a step, shared by the workers; each has a seed of its own
     precision: Literal["bf16", "fp32"] = "bf16"
+    start_from: Path | None = None  # weights to begin with, relative to the configuration file
     compile: bool = False  # with torch.compile: minutes at the start, then several times faster
     prior_mean: bool = True  # train the prior pass on the mean, which inference uses
     log_every: int = 50
@@ -101,7 +102,8 @@ def read_config(path: str | Path) -> TrainConfig:
         shards=tuple(there / shard for shard in folders.shards),
         validation=there / folders.validation if folders.validation else None,
     )
-    return dataclasses.replace(config, data=folders)
+    start = there / config.start_from if config.start_from else None
+    return dataclasses.replace(config, data=folders, start_from=start)
 
 
 def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:
