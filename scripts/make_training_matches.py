@@ -36,7 +36,7 @@ STREET_SCANS, MAX_MATCHES = 8, 8000
 MAX_PAIRS = 12  # of a place, each matched by FPFH and as a learned descriptor would
 HELD_OUT_PAIRS = 4  # of a place for validation
 MAX_REAL_PAIRS = 300
-STRENGTH = 0.1, 0.5  # of what joins FPFH in the second kind
+STRENGTH = 0.15, 0.6  # of what joins FPFH in the second kind
 LOW_OVERLAP = 0.35  # half of the pairs of a place lie below, if there are enough
 HELD_OUT = 50_000  # seeds from here on are for validation
 

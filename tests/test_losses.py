@@ -37,7 +37,7 @@ def trained(config: NetworkConfig, steps: int) -> VariationalNonLocalNetwork:
     for _ in range(steps):
         labels = torch.rand(4, 30, generator=generator) < 0.5
         posterior = network(x, y, labels=labels, generator=generator)
-        loss = losses.Objective()(posterior, network(x, y), labels, network.sigma)
+        loss = losses.Objective()(posterior, network(x, y), (x, y), labels, network.sigma)
         optimizer.zero_grad()
         loss.total.backward()
         optimizer.step()
@@ -135,14 +135,15 @@ def test_the_posterior_knows_more_than_the_prior() -> None:
 def test_every_parameter_is_trained() -> None:
     network = VariationalNonLocalNetwork(CONFIG)
     posterior, prior, labels = both_passes(network)
-    losses.Objective()(posterior, prior, labels, network.sigma).total.backward()
+    ends = inputs()[:2]
+    losses.Objective()(posterior, prior, ends, labels, network.sigma).total.backward()
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 
 def test_without_latent_branches_only_the_prior_pass_counts() -> None:
     network = VariationalNonLocalNetwork(NetworkConfig(iterations=2, width=16, variational=False))
     x, y, labels = inputs()
-    loss = losses.Objective()(None, network(x, y), labels, network.sigma)
+    loss = losses.Objective()(None, network(x, y), (x, y), labels, network.sigma)
     loss.total.backward()
     assert float(loss.kl) == float(loss.label_posterior) == float(loss.spectral_posterior) == 0.0
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
@@ -158,15 +159,50 @@ def test_likelihoods_are_torchs(likelihood: losses.Likelihood) -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [{"likelihood": "poisson"}, {"balance": 1.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"likelihood": "poisson"}, {"spectral": "max"}, {"balance": 1.5}]
+)
 def test_objective_says_what_is_wrong(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         losses.Objective(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["mean", "balanced", "compatible"])
+def test_spectral_loss_is_the_naive_one(kind: losses.Spectral) -> None:
+    x, y, labels = inputs(25)
+    ends = (torch.cat([x, y]), torch.cat([y, x]))
+    labels = torch.cat([labels, torch.zeros_like(labels)])  # the second problem has no inlier
+    features = torch.randn(2, 25, 6, generator=torch.Generator().manual_seed(0))
+    weights = losses.pair_weights(kind, ends, labels)
+    got = losses.spectral_loss(features, labels, torch.tensor(0.8), weights)
+    problems = []
+    for b in range(2):
+        right, wrong = [], []
+        for i in range(25):
+            for j in range(25):
+                cosine = torch.cosine_similarity(features[b, i], features[b, j], dim=0)
+                compatibility = float((1 - (1 - cosine) / 0.8**2).clamp(0, 1))
+                gap = (ends[0][b, i] - ends[0][b, j]).norm() - (
+                    ends[1][b, i] - ends[1][b, j]
+                ).norm()
+                both = bool(labels[b, i] and labels[b, j])
+                if i != j and (both or kind != "compatible" or abs(float(gap)) < 1):
+                    (right if both else wrong).append((compatibility - both) ** 2)
+        if kind == "mean":
+            problems.append((sum(right) + sum(wrong)) / 25**2)
+        else:
+            problems.append(sum(sum(g) / len(g) for g in (right, wrong) if g) / 2)
+    assert float(got) == pytest.approx(sum(problems) / 2, rel=1e-4)
+
+
 def test_spectral_loss_vanishes_for_perfect_features() -> None:
+    x, y, _ = inputs(6)
     labels = torch.arange(6)[None] < 3
     features = torch.eye(6)[None].clone()
     features[0, :3] = torch.eye(6)[0]  # inliers alike, outliers unlike everything
-    assert float(losses.spectral_loss(features, labels, torch.ones(()))) == pytest.approx(0.0)
-    assert float(losses.spectral_loss(torch.ones(1, 6, 6), labels, torch.ones(()))) > 0.5
+    for kind in ("mean", "balanced", "compatible"):
+        weights = losses.pair_weights(kind, (x, y), labels)
+        perfect = losses.spectral_loss(features, labels, torch.ones(()), weights)
+        assert float(perfect) == pytest.approx(0.0)
+        blind = losses.spectral_loss(torch.ones(1, 6, 6), labels, torch.ones(()), weights)
+        assert float(blind) > 0.3

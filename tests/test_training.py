@@ -133,11 +133,10 @@ def test_training_lowers_the_loss_and_writes_weights(config: TrainConfig, tmp_pa
     torch.manual_seed(0)
     untrained = VariationalNonLocalNetwork(NETWORK)
     batch = alone(config).sampler.draw_pairs(16, 60, torch.Generator().manual_seed(0))
+    ends = batch.source, batch.target
     with torch.no_grad():
         label = [
-            float(
-                Objective()(None, n(batch.source, batch.target), batch.labels, n.sigma).label_prior
-            )
+            float(Objective()(None, n(*ends), ends, batch.labels, n.sigma).label_prior)
             for n in (untrained, load_network(path))
         ]
     assert label[1] < 0.95 * label[0]
@@ -186,6 +185,30 @@ def test_the_clock_stops_a_run_that_then_goes_on(config: TrainConfig, tmp_path: 
     assert 0 < first < 2000
     train(config, tmp_path, minutes=0.01, quiet=True)
     assert read_header(path)["about"]["steps"] > first
+
+
+def test_training_starts_from_given_weights(config: TrainConfig, tmp_path: Path) -> None:
+    first = train(replace(config, steps=4), tmp_path / "first", quiet=True)
+    run = alone(replace(config, start_from=first))
+    for got, given in zip(tensors(run.state.network), tensors(load_network(first)), strict=True):
+        assert torch.equal(got, given)
+    assert all(p.requires_grad for p in run.state.network.parameters())
+    other = replace(config, start_from=first, network=replace(NETWORK, width=32))
+    with pytest.raises(VBRegError, match="holds another network"):
+        alone(other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_recorded_steps_are_the_eager_ones(config: TrainConfig) -> None:
+    """Compiled and replayed, a few steps of a small network lose what eager steps lose."""
+    device = torch.device("cuda")
+    sets = [read_folder(folder) for folder in config.data.shards]
+    totals = []
+    for compiled in (False, True):
+        chosen = replace(config, compile=compiled)
+        run = Run(chosen, Workers(0, 1, device), MatchSampler(sets, config.data, device))
+        totals.append([float(run.step()["total"]) for _ in range(6)])
+    assert totals[1] == pytest.approx(totals[0], rel=1e-2)
 
 
 def test_records_beyond_the_checkpoint_are_written_again(tmp_path: Path) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vbreg.compatibility import feature_compatibility
+from vbreg.compatibility import feature_compatibility, spatial_compatibility
 from vbreg.network import BranchStep, Gaussian, NetworkOutput
 
 Likelihood = Literal["bernoulli", "gaussian"]
+Spectral = Literal["mean", "balanced", "compatible"]
 KL = Callable[[Gaussian, Gaussian, float], Tensor]
 
 
@@ -37,11 +38,14 @@ class Objective:
     """What is minimised. SCNonlocal has no posterior pass: the terms of that pass are zero."""
 
     likelihood: Likelihood = "bernoulli"  # "gaussian" as in the paper
+    spectral: Spectral = "mean"  # as in the paper; the others are for few inliers
     balance: float = 0.8  # share of the KL's gradient that pulls the prior to the posterior
 
     def __post_init__(self) -> None:
-        if self.likelihood not in ("bernoulli", "gaussian"):
-            raise ValueError(f"likelihood {self.likelihood!r}: expected 'bernoulli' or 'gaussian'")
+        for name, kinds in (("likelihood", Likelihood), ("spectral", Spectral)):
+            if getattr(self, name) not in get_args(kinds):
+                choices = " or ".join(map(repr, get_args(kinds)))
+                raise ValueError(f"{name} {getattr(self, name)!r}: expected {choices}")
         if not 0.0 <= self.balance <= 1.0:
             raise ValueError(f"balance {self.balance}: expected a number from 0 to 1")
 
@@ -49,16 +53,22 @@ class Objective:
         self,
         posterior: NetworkOutput | None,  # its pass was given the labels
         prior: NetworkOutput,
+        ends: tuple[Tensor, Tensor],  # source, target (B, N, 3) in inlier thresholds
         labels: Tensor,  # (B, N) bool
         sigma: Tensor,
         kl: KL | None = None,  # `balanced_kl`, or what a compiler makes of it
     ) -> Loss:
         zero = sigma.new_zeros(())
+        weights = pair_weights(self.spectral, ends, labels)
+
+        def spectral(output: NetworkOutput) -> Tensor:
+            return spectral_loss(output.features[-1], labels, sigma, weights)
+
         return Loss(
             label_posterior=self._label(posterior, labels) if posterior else zero,
             label_prior=self._label(prior, labels),
-            spectral_posterior=_spectral(posterior, labels, sigma) if posterior else zero,
-            spectral_prior=_spectral(prior, labels, sigma),
+            spectral_posterior=spectral(posterior) if posterior else zero,
+            spectral_prior=spectral(prior),
             kl=kl_loss(posterior, self.balance, kl or balanced_kl) if posterior else zero,
         )
 
@@ -83,14 +93,35 @@ def log_likelihood(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Te
     return -F.binary_cross_entropy_with_logits(logits.float(), truth, reduction="none")
 
 
-def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor) -> Tensor:
-    """Mean squared error between feature compatibility and "both are inliers", zero diagonal."""
-    both = (labels.unsqueeze(-1) & labels.unsqueeze(-2)).float()
+def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor, weights: Tensor) -> Tensor:
+    """Weighted squared error between feature compatibility and "both are inliers"."""
     with torch.autocast(features.device.type, enabled=False):  # 1 - cos needs its digits
         unit = F.normalize(features.float(), dim=-1)
-        error = (feature_compatibility(unit, unit, sigma) - both).square()
-    diagonal = error.diagonal(dim1=-2, dim2=-1).sum()
-    return (error.sum() - diagonal) / error.numel()
+        error = (feature_compatibility(unit, unit, sigma) - _both(labels).float()).square()
+        return (error * weights).sum() / len(labels)
+
+
+def pair_weights(kind: Spectral, ends: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+    """(B, N, N): what each pair of matches counts, zero on the diagonal, one in all for a problem.
+
+    `mean`: all alike. `balanced`: pairs of inliers count half, however few they are; otherwise
+    features of a rare inlier, which most likely is none, learn to resemble nothing. `compatible`:
+    balanced, and among the others only pairs that look compatible count, the only ones that vote.
+    """
+    both = _both(labels)
+    counted = ~torch.eye(labels.shape[-1], dtype=torch.bool, device=labels.device)
+    if kind == "mean":
+        return (counted / labels.shape[-1] ** 2).expand_as(both)
+    if kind == "compatible":
+        with torch.autocast(labels.device.type, enabled=False):
+            counted = counted & (both | (spatial_compatibility(*ends, *ends) > 0))
+    groups = torch.stack([both & counted, ~both & counted])  # (2, B, N, N)
+    sizes = groups.sum((-1, -2), keepdim=True).clamp_min(1)
+    return (groups / (2 * sizes)).sum(0)
+
+
+def _both(labels: Tensor) -> Tensor:
+    return labels.unsqueeze(-1) & labels.unsqueeze(-2)
 
 
 def kl_loss(posterior: NetworkOutput, balance: float, kl: KL) -> Tensor:
@@ -116,10 +147,6 @@ def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
 def _share_gradient(x: Tensor, share: float) -> Tensor:
     x = x.float()
     return share * x + (1.0 - share) * x.detach()
-
-
-def _spectral(output: NetworkOutput, labels: Tensor, sigma: Tensor) -> Tensor:
-    return spectral_loss(output.features[-1], labels, sigma)
 
 
 def _steps(posterior: NetworkOutput) -> list[BranchStep]:

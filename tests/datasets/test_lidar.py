@@ -203,3 +203,16 @@ def test_a_drive_is_on_the_road(street: streets.Street) -> None:
     assert (forward > 0.8).mean() > 0.5
     gap = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=-1)
     assert np.median(gap) == pytest.approx(8, abs=2.5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_scan_on_the_gpu_agrees(street: streets.Street) -> None:
+    pose = lidar.drive(street, np.random.default_rng(0), 1, PERFECT.height)[0][0]
+    results = [
+        lidar.scan(
+            street.to(device), pose, PERFECT, 0.0, torch.Generator(device).manual_seed(0)
+        ).cpu()
+        for device in ("cpu", "cuda")
+    ]
+    distance = cKDTree(results[0]).query(results[1])[0]
+    assert (distance < 1e-2).mean() > 0.99

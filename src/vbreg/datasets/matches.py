@@ -68,16 +68,18 @@ class PlaceCode:
     """Stands in for a learned descriptor where none may be used: it knows, roughly, the place.
 
     A learned descriptor tells corners of a room apart that look alike to FPFH, by context. Here
-    random waves over the world's coordinates give that knowledge, blurred anew for every cloud by
-    noise that neighbours share, and `strength` (0 to 1) says how much of it joins FPFH. So matches
-    get better the way learned ones are, and wrong ones still lead to what looks alike.
+    random waves over the world's coordinates give that knowledge, more of it in some spots than in
+    others, blurred anew for every cloud; `strength` (0 to 1) says how much of it joins FPFH. So
+    matches get better the way learned ones are, and wrong ones still lead to what looks alike.
     """
 
     def __init__(self, generator: np.random.Generator, unit: float, width: int = 48) -> None:
-        length = unit * np.exp(generator.uniform(np.log(8), np.log(60), width))  # 0.4 to 3 m
-        self.waves = generator.normal(size=(3, width)) / length * 2
+        """`unit` is the voxel size; lengths below are in units of it."""
+        length = unit * np.exp(generator.uniform(np.log(2), np.log(8), width))
+        self.waves = generator.normal(size=(3, width)) / length
         self.phases = generator.uniform(0, 2 * np.pi, width)
-        self.unit = unit
+        self.spots = generator.normal(size=(3, 32)) / (8 * unit)
+        self.spot_phases = generator.uniform(0, 2 * np.pi, 32)
 
     def join(
         self,
@@ -87,16 +89,15 @@ class PlaceCode:
         generator: np.random.Generator,
     ) -> Features:
         world = features.points @ T_world_cloud[:3, :3].T + T_world_cloud[:3, 3]
-        fields = generator.normal(size=(3, 64)) / (12 * self.unit)
-        patches = np.sin(world @ fields + generator.uniform(0, 2 * np.pi, 64))
-        patches = patches @ generator.normal(size=(64, len(self.phases))) / np.sqrt(32)
-        white = generator.normal(size=patches.shape)
-        code = np.cos(world @ self.waves + self.phases) + 0.35 * patches + 0.35 * white
-        code /= np.linalg.norm(code, axis=-1, keepdims=True)
-        fpfh = features.descriptors / np.linalg.norm(
-            features.descriptors, axis=-1, keepdims=True
-        ).clip(1e-9)
-        joined = np.concatenate([(1 - strength) * fpfh, strength * code], axis=-1)
+        code = np.cos(world @ self.waves + self.phases)
+        code += 0.5 * generator.normal(size=code.shape)
+        distinct = np.sin(world @ self.spots + self.spot_phases).sum(-1, keepdims=True) / 4
+        known = strength / (1 + np.exp(4 * (0.3 - distinct)))
+        fpfh, code = (
+            d / np.linalg.norm(d, axis=-1, keepdims=True).clip(1e-9)
+            for d in (features.descriptors, code)
+        )
+        joined = np.concatenate([(1 - known) * fpfh, known * code], axis=-1)
         return Features(features.points, joined.astype(np.float32))
 
 

@@ -46,4 +46,4 @@ class TwoPasses:
                 )
             sampled = None if config.prior_mean else generator
             prior = network(*ends, generator=sampled, attention=self.attention)
-            return config.objective(posterior, prior, batch.labels, network.sigma, self.kl)
+            return config.objective(posterior, prior, ends, batch.labels, network.sigma, self.kl)
