@@ -7,6 +7,7 @@ from vbreg import compatibility
 from vbreg.estimation import (
     Estimate,
     best_hypothesis,
+    crowd_weights,
     hypotheses,
     inlier_score,
     refine,
@@ -58,6 +59,18 @@ def test_score_is_equation_10(monkeypatch: pytest.MonkeyPatch) -> None:
         d = [float((R[0, k] @ x[0, n] - y[0, n]).norm()) for n in range(45)]
         expected = sum(1 - v * v for v in d if v < 1) / 45
         assert float(score[0, k]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_crowd_counts_less_than_as_many_of_their_own() -> None:
+    x = torch.rand(2, 6, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.rand(2, 6, 3, generator=torch.Generator().manual_seed(1))
+    y[0, 1:5] = y[0, 1]  # four matches go to one place
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[0, 4], y[1, 0] = False, y[1, 5]  # and one of them is padding
+    third, half = 3**-0.5, 2**-0.5
+    expected = torch.tensor([[1, third, third, third, 0, 1], [half, 1, 1, 1, 1, half]])
+    torch.testing.assert_close(crowd_weights(x, y, mask), expected)
+    torch.testing.assert_close(crowd_weights(y, x, mask), expected)
 
 
 def test_an_unsound_pose_never_beats_a_sound_one() -> None:

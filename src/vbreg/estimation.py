@@ -6,6 +6,7 @@ Shapes: B problems, N correspondences, K hypotheses, kappa members of each.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -55,17 +56,34 @@ def hypotheses(
     return procrustes(x, y, weights)
 
 
-def inlier_score(T: Tensor, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Eq. 10 as a mean: (B, K) of [d < tau] (1 - d^2 / tau^2) over the real correspondences."""
+def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Eq. 10 as a mean: (B, K) of [d < tau] (1 - d^2 / tau^2) over the correspondences, weighted
+    by (B, N): a mask of the real ones, or `crowd_weights`."""
     B, K = T.shape[:2]
     N = source.shape[1]
-    weight = mask.to(source.dtype).unsqueeze(-1)  # (B, N, 1)
+    weight = weights.to(source.dtype).unsqueeze(-1)  # (B, N, 1)
     scores = torch.empty(B, K, dtype=source.dtype, device=source.device)
     for rows in row_chunks(K, N, batch=B, maps=8):
         residual = apply(T[:, rows], source.unsqueeze(1)) - target.unsqueeze(1)  # (B, k, N, 3)
         gain = (1.0 - residual.square().sum(-1)).clamp_min_(0.0)
         scores[:, rows] = (gain @ weight).squeeze(-1)
-    return scores / weight.sum(1).clamp_min(1.0)
+    return scores / weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
+
+
+def crowd_weights(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """(B, N): 1 / sqrt(how many matches share an end with this one), 0 for padding.
+
+    Nearest neighbours crowd on few targets (a third of them is matched at all with FPFH), and a
+    crowd is right or wrong together: it is less evidence than as many matches of their own.
+    """
+    weights = mask.to(torch.float64)
+    for end in (source, target):
+        # Equal points have equal projections, and different ones hardly ever.
+        key = end.double() @ end.new_tensor([1.0, math.sqrt(2), math.pi], dtype=torch.float64)
+        for b in range(len(key)):
+            _, group, count = torch.unique(key[b][mask[b]], return_inverse=True, return_counts=True)
+            weights[b, mask[b]] /= count[group].double().sqrt()
+    return weights.to(source.dtype)
 
 
 def best_hypothesis(T: Tensor, sound: Tensor, score: Tensor) -> Estimate:

@@ -26,6 +26,7 @@ from vbreg.errors import VBRegError
 from vbreg.estimation import (
     Estimate,
     best_hypothesis,
+    crowd_weights,
     hypotheses,
     inlier_score,
     refine,
@@ -258,7 +259,7 @@ class VBReg:
         with clock("estimate"), torch.inference_mode():
             weights = spectral_weights(features[-1], source, target, members, sigma)
             T, sound = hypotheses(source, target, members, weights)
-            score = inlier_score(T, source, target, mask)
+            score = inlier_score(T, source, target, crowd_weights(source, target, mask))
             return best_hypothesis(T, sound & seeds.valid, score)
 
 
