@@ -122,10 +122,11 @@ def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:
 
 
 def to_dict(config: object) -> dict[str, Any]:
-    """Plain numbers, strings, lists and dicts, which `from_dict` reads back."""
+    """Numbers, strings, lists and dicts, which `from_dict` reads back; what is None is left out."""
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
-    return {k: _plain(v) for k, v in dataclasses.asdict(config).items()}
+    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    return plain
 
 
 def _plain(value: Any) -> Any:

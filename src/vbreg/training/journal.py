@@ -13,6 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 LOG = "log.jsonl"
+SHOWN = {
+    "total": "loss",
+    "label_prior": "label",
+    "kl": "KL",
+    "recall": "recall",
+    "pairs_per_second": "pairs/s",
+}  # in the live line
 
 
 class Journal:
@@ -40,9 +47,8 @@ class Journal:
         self.progress.console.print(text)
 
     def _show(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        wanted = ("total", "label_prior", "kl", "recall", "pairs_per_second")
-        self.shown |= {name: values[name] for name in wanted if name in values}
-        news = "  ".join(f"{name} {value:.4g}" for name, value in self.shown.items())
+        self.shown |= {short: values[name] for name, short in SHOWN.items() if name in values}
+        news = "  ".join(f"{name} {value:.3g}" for name, value in self.shown.items())
         self.progress.update(self.task, completed=step, news=news)
         if not self.progress.console.is_terminal:
             self.say(f"step {step} {kind}: {news}")
@@ -65,17 +71,19 @@ def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def opened(folder: Path, steps: int, *, quiet: bool = False) -> Iterator[Journal]:
-    """Progress goes to stderr; a `quiet` journal shows nothing."""
+def opened(
+    folder: Path, steps: int, *, quiet: bool = False, writes: bool = True
+) -> Iterator[Journal]:
+    """Progress goes to stderr unless `quiet`; one of several workers `writes`."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[news]}"),
     )
-    console = Console(stderr=True, quiet=quiet)
-    writer = _tensorboard(folder)
+    console = Console(stderr=True, quiet=quiet or not writes)
+    writer = _tensorboard(folder) if writes else None
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             journal = Journal(folder, progress, writer, steps)

@@ -45,7 +45,7 @@ def train(
     output.mkdir(parents=True, exist_ok=True)
     with (
         joined(device) as workers,
-        journal.opened(output, config.steps, quiet=quiet or not workers.is_first) as notes,
+        journal.opened(output, config.steps, quiet=quiet, writes=workers.is_first) as notes,
     ):
         run = Run(config, workers, MatchSampler(sets, config.data, workers.device), held_out)
         if (output / checkpoint.NAME).exists():
@@ -81,9 +81,9 @@ class Run:
 
     def until(self, steps: int, minutes: float | None, output: Path, notes: Journal) -> None:
         state, config = self.state, self.config
-        began, pairs = time.monotonic(), state.pairs
-        earlier = state.seconds
-        while state.step < steps and not (minutes and time.monotonic() - began > 60 * minutes):
+        began, pairs, earlier = time.monotonic(), state.pairs, state.seconds
+        end = began + 60 * minutes if minutes is not None else math.inf
+        while state.step < steps and not self.workers.any(time.monotonic() > end):
             terms = self.step()
             state.seconds = earlier + time.monotonic() - began
             notes.advance(state.step)

@@ -32,6 +32,12 @@ class Workers:
             dist.all_reduce(tensor)
         return tensor
 
+    def any(self, condition: bool) -> bool:
+        """Whether it holds for some worker: clocks differ, and all must stop at the same step."""
+        if self.count == 1:
+            return condition
+        return bool(self.add_up(torch.tensor(float(condition), device=self.device)) > 0)
+
     def add_up_gradients(self, module: nn.Module) -> None:
         """One transfer for all gradients; a parameter without one counts as zero."""
         if self.count == 1:
