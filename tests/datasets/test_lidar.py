@@ -9,7 +9,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from vbreg import geometry
-from vbreg.datasets import lidar, streets
+from vbreg.datasets import lidar, roadside, streets
 from vbreg.datasets.lidar import Lidar
 from vbreg.datasets.shapes import Mesh, box
 
@@ -173,7 +173,7 @@ def test_seeds_repeat(street: streets.Street) -> None:
 
 
 def test_traffic_is_elsewhere_later() -> None:
-    car = streets.car(np.random.default_rng(0))
+    car = roadside.car(np.random.default_rng(0))
     triangles = torch.from_numpy(car.vertices[car.faces]).float()
     mover = streets.Mover(triangles, 10.0, -2.0, 5.0)
     wall = (box((60, 1, 10), (0, 12.5, -5)), 0.0)
