@@ -214,7 +214,8 @@ KINDS: dict[Setting, Kind] = {
         width=(6.0, 15.0), parking=0.3, pavement=(0.8, 2.5), lot=(12, 30), built=0.1,
         setback=(8.0, 25.0), levels=(1, 2), parked=0.02, border=0.4,
         borders=(roadside.thicket, roadside.thicket, roadside.guard_rail, roadside.fence),
-        plants=6.0, trees=2.0, furniture=0.4, crossing=0.25, bank=0.9, traffic=4.0, rows=(20.0, 45.0),
+        plants=6.0, trees=2.0, furniture=0.4, crossing=0.25, bank=0.9, traffic=4.0,
+        rows=(20.0, 45.0),
     ),
 }  # fmt: skip
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
