@@ -163,12 +163,7 @@ def make_place(place: Place, output: Path) -> Path:
 
 def make_real(folder: Path, most: int, output: Path) -> Path:
     torch.set_num_threads(1)
-    files = sorted(folder.glob("cloud_bin_*.npz"), key=lambda f: int(f.stem.split("_")[-1]))
-    poses = np.loadtxt(folder / "poses.txt").reshape(-1, 4, 4)
-    clouds = []
-    for file in files:
-        with np.load(file, allow_pickle=False) as data:
-            clouds.append((data["pcd"].astype(np.float64), poses[int(file.stem.split("_")[-1])]))
+    clouds = pairs.posed_clouds(folder)
     path = output / "real" / f"{folder.name}.npz"
     matches.write_shard(path, match_group(folder.name, clouds, INDOOR, most, 0))
     return path
@@ -224,10 +219,11 @@ def main() -> None:
     todo = places(arguments.meshes, arguments.interiors, arguments.streets, arguments.validation)
     todo = [place for place in todo if not (output / place.shard).exists()]
     rgbd = sorted(p.parent for p in arguments.rgbd.glob("*/poses.txt"))
+    most = MAX_REAL_PAIRS // max(1, len(rgbd))
     rgbd = [folder for folder in rgbd if not (output / "real" / f"{folder.name}.npz").exists()]
     console = Console()
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(make_real, folder, MAX_REAL_PAIRS // 3, output) for folder in rgbd]
+        jobs = [pool.submit(make_real, folder, most, output) for folder in rgbd]
         jobs += [pool.submit(make_place, place, output) for place in todo]
         for job in track(as_completed(jobs), "match sets", len(jobs), console=console):
             console.print(job.result().name)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from vbreg import clouds, correspondences, descriptors
-from vbreg.datasets.pairs import Pair, inverse
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import Bool, Float32, Float64, Int64
 
@@ -139,29 +138,6 @@ def thinned(features: Features, most: int, generator: np.random.Generator) -> Fe
         return features
     rows = np.sort(generator.choice(len(features.points), most, replace=False))
     return Features(features.points[rows], features.descriptors[rows])
-
-
-def match_both_ways(
-    name: str,
-    source: Features,
-    target: Features,
-    T_target_source: Float64,
-    overlap: float,
-    voxel_size: float = 0.05,
-) -> tuple[MatchSet, MatchSet]:
-    """From source to target and from target to source."""
-    T_source_target = inverse(T_target_source)
-    return (
-        match_features(name, source, target, T_target_source, overlap, voxel_size),
-        match_features(f"{name} back", target, source, T_source_target, overlap, voxel_size),
-    )
-
-
-def match_sets(pair: Pair, voxel_size: float = 0.05) -> tuple[MatchSet, MatchSet]:
-    """A pair from its clouds, both ways."""
-    source, target = describe(pair.source, voxel_size), describe(pair.target, voxel_size)
-    overlap = np.nan if pair.overlap is None else pair.overlap
-    return match_both_ways(pair.name, source, target, pair.T_target_source, overlap, voxel_size)
 
 
 def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:

@@ -92,25 +92,28 @@ def kitti_pairs(folder: str | Path) -> PairSequence:
     return PairSequence((path.stem, partial(load, path)) for path in files)
 
 
+def posed_clouds(folder: str | Path) -> list[tuple[Float64, Float64]]:
+    """`cloud_bin_<k>.npz`, each with row k of `poses.txt`: sixteen numbers of T_world_cloud."""
+    file = _existing(Path(folder) / "poses.txt", "the poses")
+    poses = np.loadtxt(file, ndmin=2)
+    if poses.shape[1] != 16:
+        raise FileFormatError(f"{file}: {poses.shape[1]} numbers a row, expected 16")
+    return [
+        (_read_cloud(file.parent / f"cloud_bin_{k}.npz"), T)
+        for k, T in enumerate(poses.reshape(-1, 4, 4))
+    ]
+
+
 def posed_fragments(
     folder: str | Path,
     min_overlap: float = 0.1,
     max_overlap: float = 1.0,
     radius: float = 0.05,
 ) -> PairSequence:
-    """All pairs i < j of `cloud_bin_<k>.npz` that overlap enough under `poses.txt`.
-
-    Row k of `poses.txt` is the 4x4 pose of fragment k in the world, sixteen numbers. The overlaps
-    are measured here, once, at `radius`, from every fourth point of the source.
-    """
+    """All pairs i < j of `posed_clouds` that overlap enough; measured here, once, at `radius`, from
+    every fourth point of the source."""
     folder = Path(folder)
-    poses = np.loadtxt(_existing(folder / "poses.txt", "the poses"), ndmin=2)
-    if poses.shape[1] != 16:
-        raise FileFormatError(
-            f"{folder / 'poses.txt'}: {poses.shape[1]} numbers a row, expected 16"
-        )
-    T_world = poses.reshape(-1, 4, 4)
-    clouds = [_read_cloud(folder / f"cloud_bin_{k}.npz") for k in range(len(T_world))]
+    clouds, T_world = zip(*posed_clouds(folder), strict=True)
     world = [c @ T[:3, :3].T + T[:3, 3] for c, T in zip(clouds, T_world, strict=True)]
     trees = [cKDTree(points) for points in world]
     entries: list[tuple[str, Callable[[], Pair]]] = []
