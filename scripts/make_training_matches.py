@@ -117,7 +117,7 @@ def chosen_pairs(
     for j, (target, T_world_j) in enumerate(clouds):
         for i, (source, T_world_i) in enumerate(clouds[:j]):
             T_j_i = torch.from_numpy(pairs.inverse(T_world_j) @ T_world_i)
-            sample, whole = torch.from_numpy(source[::4].copy()), torch.from_numpy(target)
+            sample, whole = torch.tensor(source[::4]), torch.tensor(target)
             shared = overlap(sample, whole, T_j_i, voxel_size)
             if shared >= 0.1:
                 found.append((i, j, shared))
