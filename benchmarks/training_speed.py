@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,31 +37,30 @@ def made_up(count: int, matches: int, generator: np.random.Generator) -> list[Ma
     return sets
 
 
-def measure(config: TrainConfig, sampler: MatchSampler, device: torch.device, steps: int) -> str:
+@dataclass(frozen=True)
+class Measured:
+    seconds: float  # of a step, median
+    memory: float  # GiB at the peak, as torch counts it
+    start: float  # seconds until the third step was done
+
+
+def measure(
+    config: TrainConfig, sampler: MatchSampler, device: torch.device, steps: int
+) -> Measured:
     run = Run(config, Workers(0, 1, device), sampler)
     began = time.perf_counter()
     for _ in range(3):
         run.step()
     synchronize(device)
     start = time.perf_counter() - began
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     times = []
     for _ in range(steps):
         began = time.perf_counter()
         run.step()
         synchronize(device)
         times.append(time.perf_counter() - began)
-    pairs = config.data.correspondences // config.data.sizes[0]
-    memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
-    middle = float(np.median(times))
-    measure.eager[config.data.sizes] = measure.eager.get(config.data.sizes, middle)  # type: ignore[attr-defined]
-    ratio = measure.eager[config.data.sizes] / middle  # type: ignore[attr-defined]
-    return (
-        f"{config.data.sizes[0]:6} {'compiled' if config.compile else 'eager':>9} "
-        f"{1e3 * middle:8.1f} ms {pairs / middle:8.0f} pairs/s {memory:7.1f} GiB "
-        f"{start:7.1f} s to start {ratio:5.2f}x"
-    )
+    memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else float("nan")
+    return Measured(float(np.median(times)), memory, start)
 
 
 def synchronize(device: torch.device) -> None:
@@ -82,7 +81,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = choose_device(arguments.device)
     sets = made_up(16, max(arguments.sizes), np.random.default_rng(0))
-    measure.eager = {}  # type: ignore[attr-defined]
+    eager: dict[int, float] = {}
     for compiled in (True,) if arguments.compiled_only else (False, True):
         for size in arguments.sizes:
             data = DataConfig(sizes=(size,), correspondences=arguments.correspondences)
@@ -92,8 +91,15 @@ def main() -> None:
                 network=NetworkConfig(variational=not arguments.plain),
                 precision="bf16" if device.type == "cuda" else "fp32",
             )
-            sampler = MatchSampler([sets], replace(data), device)
-            print(measure(config, sampler, device, arguments.steps), flush=True)
+            found = measure(config, MatchSampler([sets], data, device), device, arguments.steps)
+            pairs = arguments.correspondences // size
+            print(
+                f"{size:6} {'compiled' if compiled else 'eager':>9} "
+                f"{1e3 * found.seconds:8.1f} ms {pairs / found.seconds:8.0f} pairs/s "
+                f"{found.memory:7.1f} GiB {found.start:7.1f} s to start "
+                f"{eager.setdefault(size, found.seconds) / found.seconds:5.2f}x",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
