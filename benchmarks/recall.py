@@ -30,8 +30,7 @@ from torch.nn import functional as F
 
 from vbreg import VBReg
 from vbreg.correspondences import label, match
-from vbreg.datasets import pairs
-from vbreg.datasets.matches import describe
+from vbreg.datasets import matches, pairs
 from vbreg.metrics import classification, pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.registration import choose_device
@@ -80,7 +79,7 @@ def fpfh_matches(
 
     @lru_cache(maxsize=512)
     def described(key: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-        features = describe(clouds.pop(key), protocol.voxel_size, device)
+        features = matches.describe(clouds.pop(key), protocol.voxel_size, device)
         return torch.from_numpy(features.points), torch.from_numpy(features.descriptors).to(device)
 
     for k in chosen:
@@ -99,22 +98,13 @@ def fpfh_matches(
         yield Matches(pair.name, source, target, pair.T_target_source)
 
 
-def learned_matches(root: Path, benchmark: str, every: int) -> Iterator[Matches]:
-    """Files of keypoints (whole millimetres) and of the index that each one matches."""
-    folder, count = root / "learned_matches", 0
-    for file in sorted(folder.glob(f"*_{benchmark}.npz")):
-        scene = file.name.removesuffix(f"_{benchmark}.npz")
-        log = pairs.read_log(root / "benchmarks" / benchmark / scene / "gt.log")
-        truth = {(i, j): pairs.inverse(T_i_j) for i, j, T_i_j in log}
-        data = np.load(file, allow_pickle=False)
-        keypoints = np.load(folder / f"{scene}_keypoints.npz", allow_pickle=False)
-        starts = np.cumsum([0, *data["count"]])
-        for (i, j), start, stop in zip(data["pairs"], starts[:-1], starts[1:], strict=True):
-            count += 1
-            if (count - 1) % every == 0:
-                ends = [keypoints[f"cloud_bin_{k}"].astype(np.float64) / 1000 for k in (i, j)]
-                target = ends[1][data["target_index"][start:stop]]
-                yield Matches(f"{scene}/{i}-{j}", ends[0][: len(target)], target, truth[i, j])
+def learned_matches(
+    root: Path, benchmark: str, sequence: pairs.PairSequence, chosen: Sequence[int]
+) -> Iterator[Matches]:
+    for pair in (sequence[k] for k in chosen):
+        found = matches.learned_matches(root, benchmark, pair)
+        source, target = (end.astype(np.float64) for end in (found.source, found.target))
+        yield Matches(pair.name, source, target, pair.T_target_source)
 
 
 def solve(
@@ -125,16 +115,16 @@ def solve(
     shape = len(group), max(len(m.source) for m in group)
     ends = np.zeros((2, *shape, 3))
     mask = np.zeros(shape, dtype=bool)
-    for b, matches in enumerate(group):
-        n = len(matches.source)
-        ends[0, b, :n], ends[1, b, :n], mask[b, :n] = matches.source, matches.target, True
+    for b, problem in enumerate(group):
+        n = len(problem.source)
+        ends[0, b, :n], ends[1, b, :n], mask[b, :n] = problem.source, problem.target, True
     start = time.perf_counter()
     result = model.estimate(ends[0], ends[1], mask=mask, inlier_threshold=threshold)
     seconds = (time.perf_counter() - start) / len(group)
-    for b, matches in enumerate(group):
-        truth = torch.from_numpy(matches.T_target_source)
+    for b, problem in enumerate(group):
+        truth = torch.from_numpy(problem.T_target_source)
         error = pose_error(torch.from_numpy(result.T_target_source[b]), truth)
-        source, target = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
+        source, target = torch.from_numpy(problem.source), torch.from_numpy(problem.target)
         right = label(source, target, truth, threshold)
         confident = torch.from_numpy(result.confidence[b][mask[b]] > 0.5)
         alike = float("nan")
@@ -212,7 +202,7 @@ def sources(
         sequence = pairs.threedmatch(arguments.root, name)
         chosen = range(0, len(sequence), arguments.every)
         found = (
-            learned_matches(arguments.root, name, arguments.every)
+            learned_matches(arguments.root, name, sequence, chosen)
             if arguments.matches == "learned"
             else fpfh_matches(sequence, chosen, INDOOR, device)
         )
@@ -240,8 +230,8 @@ def main() -> None:
         models = {name: open_model(name, protocol, device) for name in arguments.weights}
         rows: dict[str, list[Row]] = {name: [] for name in models}
         waiting: list[Matches] = []
-        for matches in track(found, benchmark, count, console=console, transient=True):
-            waiting.append(matches)
+        for problem in track(found, benchmark, count, console=console, transient=True):
+            waiting.append(problem)
             if len(waiting) == arguments.batch:
                 for name, model in models.items():
                     rows[name] += solve(waiting, model, protocol, arguments.similarity)

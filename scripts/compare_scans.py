@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
 from vbreg.compatibility import spatial_compatibility
-from vbreg.correspondences import label, overlap
+from vbreg.correspondences import overlap
 from vbreg.datasets import lidar, matches, pairs, streets, virtual
 from vbreg.datasets.interiors import INTERIORS, interior
 from vbreg.datasets.matches import Features, MatchSet
@@ -197,21 +197,7 @@ def learned(root: Path, most: int) -> Iterator[MatchSet]:
     everything = [(name, k) for name, sequence in sequences.items() for k in range(len(sequence))]
     for benchmark, k in evenly(everything, most):
         pair = sequences[benchmark][k]
-        scene, ends = pair.name.split("/")
-        i, j = map(int, ends.split("-"))
-        folder = root / "learned_matches"
-        with np.load(folder / f"{scene}_{benchmark}.npz", allow_pickle=False) as data:
-            row = int(np.flatnonzero((data["pairs"] == (i, j)).all(-1))[0])
-            start, count = int(data["count"][:row].sum()), int(data["count"][row])
-            index = data["target_index"][start : start + count].astype(np.int64)
-        with np.load(folder / f"{scene}_keypoints.npz", allow_pickle=False) as data:
-            source, target = (data[f"cloud_bin_{k}"].astype(np.float32) / 1000 for k in (i, j))
-        x, y, T = (torch.from_numpy(a) for a in (source, target[index], pair.T_target_source))
-        right = label(x[:count], y, T, 2 * INDOOR).numpy()
-        shared = _overlap(pair, INDOOR)
-        yield MatchSet(
-            pair.name, source[:count], target, index, right, pair.T_target_source, shared
-        )
+        yield matches.learned_matches(root, benchmark, pair, _overlap(pair, INDOOR))
 
 
 def _overlap(pair: pairs.Pair, voxel_size: float) -> float:

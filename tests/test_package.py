@@ -68,7 +68,7 @@ ALLOWED = {
     "losses": {"compatibility", "network"},
     "pretrained": {"errors", "network"},
     "frames": {"errors", "io", "types"},
-    "datasets": {"clouds", "correspondences", "descriptors", "errors", "geometry", "types"},
+    "datasets": {"clouds", "correspondences", "descriptors", "errors", "geometry", "io", "types"},
     "training": {
         "compatibility",
         "datasets",

@@ -127,3 +127,25 @@ def test_thinning_keeps_descriptors_with_their_points(pair: Pair) -> None:
         (rows[tuple(p)] == d).all() for p, d in zip(some.points, some.descriptors, strict=True)
     )
     assert matches.thinned(whole, 10**6, np.random.default_rng(0)) is whole
+
+
+def test_learned_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
+    folder = tmp_path / "learned_matches"
+    folder.mkdir()
+    points = np.random.default_rng(0).integers(-2000, 2000, (5, 3)).astype(np.int16)
+    np.savez(folder / "room_keypoints.npz", cloud_bin_0=points, cloud_bin_3=points[::-1])
+    np.savez(
+        folder / "room_3DMatch.npz",
+        pairs=np.array([[0, 1], [0, 3]], dtype=np.int16),
+        count=np.array([2, 5]),
+        target_index=np.array([0, 0, 4, 3, 2, 1, 1], dtype=np.uint16),
+    )
+    empty = np.zeros((0, 3))
+    found = matches.learned_matches(tmp_path, "3DMatch", Pair("room/0-3", empty, empty, np.eye(4)))
+    np.testing.assert_allclose(found.source, points / 1000, atol=1e-6)
+    np.testing.assert_array_equal(found.target_index, [4, 3, 2, 1, 1])
+    np.testing.assert_array_equal(found.labels, [True, True, True, True, False])
+    with pytest.raises(VBRegError, match="no learned matches of room/0-2"):
+        matches.learned_matches(tmp_path, "3DMatch", Pair("room/0-2", empty, empty, np.eye(4)))
+    with pytest.raises(VBRegError, match="looked for"):
+        matches.learned_matches(tmp_path, "3DLoMatch", Pair("room/0-3", empty, empty, np.eye(4)))

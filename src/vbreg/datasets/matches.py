@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vbreg import clouds, correspondences, descriptors
+from vbreg.datasets.pairs import Pair
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io import atomic_path
 from vbreg.types import Bool, Float32, Float64, Int64
 
 VERSION = 2
@@ -140,6 +144,49 @@ def thinned(features: Features, most: int, generator: np.random.Generator) -> Fe
     return Features(features.points[rows], features.descriptors[rows])
 
 
+def learned_matches(
+    root: str | Path, benchmark: str, pair: Pair, overlap: float = np.nan
+) -> MatchSet:
+    """The matches of a learned descriptor that lie beside the 3DMatch fragments below `root`.
+
+    `learned_matches/<scene>_keypoints.npz` holds the keypoints of every fragment in whole
+    millimetres; `<scene>_<benchmark>.npz` says, pair after pair, which target each source has.
+    """
+    scene, ends = pair.name.split("/")
+    i, j = map(int, ends.split("-"))
+    rows, keypoints = _learned_files(Path(root) / "learned_matches", scene, benchmark)
+    if (i, j) not in rows:
+        raise FileFormatError(f"no learned matches of {pair.name} in {root}/learned_matches")
+    index = rows[i, j].astype(np.int64)
+    source, target = (keypoints[k].astype(np.float32) / np.float32(1000) for k in (i, j))
+    right = correspondences.label(
+        torch.from_numpy(source[: len(index)]).double(),
+        torch.from_numpy(target[index]).double(),
+        torch.from_numpy(pair.T_target_source),
+        threshold := 0.10,
+    )
+    T = pair.T_target_source
+    return MatchSet(
+        pair.name, source[: len(index)], target, index, right.numpy(), T, overlap, threshold
+    )
+
+
+@lru_cache(maxsize=2)  # pairs come scene by scene
+def _learned_files(
+    folder: Path, scene: str, benchmark: str
+) -> tuple[dict[tuple[int, int], NDArray[np.uint16]], dict[int, NDArray[np.int16]]]:
+    files = folder / f"{scene}_{benchmark}.npz", folder / f"{scene}_keypoints.npz"
+    for file in files:
+        if not file.exists():
+            raise FileFormatError(f"no learned matches: looked for {file.absolute()}")
+    with np.load(files[0], allow_pickle=False) as data:
+        groups = np.split(data["target_index"], np.cumsum(data["count"])[:-1])
+        rows = {(int(i), int(j)): g for (i, j), g in zip(data["pairs"], groups, strict=True)}
+    with np.load(files[1], allow_pickle=False) as data:
+        keypoints = {int(name.removeprefix("cloud_bin_")): data[name] for name in data.files}
+    return rows, keypoints
+
+
 def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
     """One npz for many match sets; a cloud that several sets share is stored once."""
     stored: dict[int, int] = {}
@@ -156,19 +203,20 @@ def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
         raise VBRegError(f"{path}: a shard holds clouds within 327 thresholds of their origin")
     if max(map(len, points)) > np.iinfo(np.uint16).max:
         raise VBRegError(f"{path}: a shard holds clouds of at most 65535 points")
-    np.savez_compressed(
-        path,
-        version=np.array(VERSION),
-        names=np.array([s.name for s in sets]),
-        inlier_threshold=thresholds[0],
-        points=whole.astype(np.int16),
-        cloud_start=np.cumsum([0] + [len(p) for p in points]),
-        clouds=np.array([[stored[id(s.source)], stored[id(s.target_cloud)]] for s in sets]),
-        target_index=np.concatenate([s.target_index for s in sets]).astype(np.uint16),
-        labels=np.packbits(np.concatenate([s.labels for s in sets])),
-        T_target_source=np.stack([s.T_target_source for s in sets]),
-        overlap=np.array([s.overlap for s in sets], dtype=np.float32),
-    )
+    with atomic_path(path) as temporary:
+        np.savez_compressed(
+            temporary,
+            version=np.array(VERSION),
+            names=np.array([s.name for s in sets]),
+            inlier_threshold=thresholds[0],
+            points=whole.astype(np.int16),
+            cloud_start=np.cumsum([0] + [len(p) for p in points]),
+            clouds=np.array([[stored[id(s.source)], stored[id(s.target_cloud)]] for s in sets]),
+            target_index=np.concatenate([s.target_index for s in sets]).astype(np.uint16),
+            labels=np.packbits(np.concatenate([s.labels for s in sets])),
+            T_target_source=np.stack([s.T_target_source for s in sets]),
+            overlap=np.array([s.overlap for s in sets], dtype=np.float32),
+        )
 
 
 class Shard(Sequence[MatchSet]):

@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vbreg.io import atomic_path
+
 LOG = "log.jsonl"
 SHOWN = {
     "total": "loss",
@@ -61,7 +63,8 @@ def forget_after(folder: Path, step: int) -> None:
         return
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     kept = [line for line in lines if json.loads(line)["step"] <= step]
-    file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    with atomic_path(file) as path:
+        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vbreg.datasets.matches import MatchSet
 from vbreg.errors import VBRegError
+from vbreg.io import atomic_path
 from vbreg.pretrained import save_network
 from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, read_folder
@@ -148,7 +149,8 @@ class Run:
             "workers": self.workers.count,
             "config": to_dict(self.config),
         }
-        save_network(output / WEIGHTS, state.averaged, about)
+        with atomic_path(output / WEIGHTS) as path:
+            save_network(path, state.averaged, about)
 
     def _describe(self, terms: dict[str, Tensor], pairs_per_second: float) -> dict[str, float]:
         state = self.state
