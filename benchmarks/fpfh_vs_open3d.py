@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.correspondences import label, match
-from vbreg.datasets.pairs import threedmatch
+from vbreg.datasets.threedmatch import threedmatch
 from vbreg.descriptors import fpfh
 from vbreg.geometry import random_rotation
 

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from vbreg import VBReg
 from vbreg.correspondences import label, match
-from vbreg.datasets import matches, pairs
+from vbreg.datasets import PairSequence, matches, open_pairs
 from vbreg.metrics import classification, pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.registration import choose_device
@@ -72,7 +72,7 @@ class Row:
 
 
 def fpfh_matches(
-    sequence: pairs.PairSequence, chosen: Sequence[int], protocol: Protocol, device: torch.device
+    pairs: PairSequence, protocol: Protocol, device: torch.device
 ) -> Iterator[Matches]:
     """Every cloud is described once, though it belongs to many pairs."""
     clouds: dict[bytes, Float64] = {}
@@ -82,8 +82,7 @@ def fpfh_matches(
         features = matches.describe(clouds.pop(key), protocol.voxel_size, device)
         return torch.from_numpy(features.points), torch.from_numpy(features.descriptors).to(device)
 
-    for k in chosen:
-        pair = sequence[k]
+    for pair in pairs:
         ends = []
         for cloud in (pair.source, pair.target):
             key = cloud[:: max(1, len(cloud) // 50)].tobytes()
@@ -98,10 +97,8 @@ def fpfh_matches(
         yield Matches(pair.name, source, target, pair.T_target_source)
 
 
-def learned_matches(
-    root: Path, benchmark: str, sequence: pairs.PairSequence, chosen: Sequence[int]
-) -> Iterator[Matches]:
-    for pair in (sequence[k] for k in chosen):
+def learned_matches(root: Path, benchmark: str, pairs: PairSequence) -> Iterator[Matches]:
+    for pair in pairs:
         found = matches.learned_matches(root, benchmark, pair)
         source, target = (end.astype(np.float64) for end in (found.source, found.target))
         yield Matches(pair.name, source, target, pair.T_target_source)
@@ -169,7 +166,7 @@ def report(benchmark: str, name: str, rows: Sequence[Row]) -> str:
         return statistics.fmean(values) if values else float("nan")
 
     return (
-        f"{benchmark:<12}{name:<22}{len(good):>5}/{len(rows):<5}"
+        f"{benchmark:<16}{name:<22}{len(good):>5}/{len(rows):<5}"
         f"{100 * len(good) / len(rows):6.1f} % ({low:.1f} .. {high:.1f})  "
         f"RE {mean('rotation', good):.2f} deg  TE {100 * mean('translation', good):.2f} cm  "
         f"inliers {100 * mean('inlier_ratio'):.2f} %  precision {100 * mean('precision'):.1f}  "
@@ -190,21 +187,18 @@ def sources(
 ) -> Iterator[tuple[str, Protocol, Iterator[Matches], int]]:
     """Benchmark by benchmark: its name, protocol, matches and how many there are."""
     for benchmark in arguments.benchmarks:
+        pairs = open_pairs(benchmark, arguments.root)
         if benchmark == "kitti":
-            folders = sorted(p.parent for p in arguments.root.glob("**/pairs.csv"))
-            for folder in folders or [arguments.root]:
-                sequence = pairs.kitti_pairs(folder)
-                chosen = range(0, len(sequence), arguments.every)
-                found = fpfh_matches(sequence, chosen, KITTI, device)
-                yield f"kitti {folder.name}", KITTI, found, len(chosen)
+            for scene in dict.fromkeys(pairs.scenes):
+                chosen = pairs.select(every=arguments.every, scenes=[scene])
+                yield f"kitti {scene}", KITTI, fpfh_matches(chosen, KITTI, device), len(chosen)
             continue
-        name: pairs.Benchmark = "3DMatch" if benchmark == "3dmatch" else "3DLoMatch"
-        sequence = pairs.threedmatch(arguments.root, name)
-        chosen = range(0, len(sequence), arguments.every)
+        chosen = pairs.select(every=arguments.every)
+        name = "3DMatch" if benchmark == "3dmatch" else "3DLoMatch"
         found = (
-            learned_matches(arguments.root, name, sequence, chosen)
+            learned_matches(arguments.root, name, chosen)
             if arguments.matches == "learned"
-            else fpfh_matches(sequence, chosen, INDOOR, device)
+            else fpfh_matches(chosen, INDOOR, device)
         )
         yield benchmark, INDOOR, found, len(chosen)
 

@@ -22,10 +22,12 @@ from scipy.spatial import cKDTree
 
 from vbreg.compatibility import spatial_compatibility
 from vbreg.correspondences import overlap
-from vbreg.datasets import lidar, matches, pairs, streets, virtual
+from vbreg.datasets import lidar, matches, streets, virtual
 from vbreg.datasets.interiors import INTERIORS, interior
+from vbreg.datasets.kitti import kitti
 from vbreg.datasets.matches import Features, MatchSet
-from vbreg.datasets.pairs import Benchmark, PairSequence
+from vbreg.datasets.pairs import Pair, PairSequence
+from vbreg.datasets.threedmatch import Benchmark, threedmatch
 from vbreg.io import atomic_path
 from vbreg.render import BACKGROUND, INK, SOURCE, TARGET, Camera, Colour, render_clouds
 from vbreg.types import Float32, Float64
@@ -193,14 +195,14 @@ def real(sequences: Iterable[PairSequence], voxel_size: float, most: int) -> Ite
 
 def learned(root: Path, most: int) -> Iterator[MatchSet]:
     """Matches of a learned descriptor that lie beside the fragments of 3DMatch."""
-    sequences = {name: pairs.threedmatch(root, name) for name in BENCHMARKS}
+    sequences = {name: threedmatch(root, name) for name in BENCHMARKS}
     everything = [(name, k) for name, sequence in sequences.items() for k in range(len(sequence))]
     for benchmark, k in evenly(everything, most):
         pair = sequences[benchmark][k]
         yield matches.learned_matches(root, benchmark, pair, _overlap(pair, INDOOR))
 
 
-def _overlap(pair: pairs.Pair, voxel_size: float) -> float:
+def _overlap(pair: Pair, voxel_size: float) -> float:
     """As in make_training_matches.py: a fourth of the source, within one voxel of the target."""
     source, target, T_target_source = (
         torch.from_numpy(a.copy()) for a in (pair.source[::4], pair.target, pair.T_target_source)
@@ -217,16 +219,14 @@ def tables(shards: Path, data: Path, most: int) -> str:
     def shard(glob: str) -> list[Path]:
         return sorted(shards.glob(f"{glob}.npz"))
 
-    def kitti(part: str) -> list[PairSequence]:
-        return [pairs.kitti_pairs(drive) for drive in sorted((data / "kitti" / part).iterdir())]
-
-    threedmatch = [pairs.threedmatch(data / "3dmatch", name) for name in BENCHMARKS]
+    fragments = [threedmatch(data / "3dmatch", name) for name in BENCHMARKS]
+    train, dev = ([kitti(data / "kitti" / part)] for part in ("train", "dev"))
     indoor = measured(
         {
             "FPFH, simulated": stored(shard("indoor/*"), "fpfh", most),
             "FPFH, TUM": stored(shard("real/tum*"), "fpfh", most),
             "FPFH, HoloLens": stored(shard("real/hololens*"), "fpfh", most),
-            "FPFH, 3DMatch": real(threedmatch, INDOOR, most),
+            "FPFH, 3DMatch": real(fragments, INDOOR, most),
             "place code, simulated": stored(shard("indoor/*"), "code", most),
             "learned, 3DMatch": learned(data / "3dmatch", most),
         }
@@ -234,8 +234,8 @@ def tables(shards: Path, data: Path, most: int) -> str:
     outdoor = measured(
         {
             "FPFH, simulated streets": stored(shard("streets/*"), "fpfh", most),
-            "FPFH, KITTI train": real(kitti("train"), OUTDOOR, most // 4),
-            "FPFH, KITTI dev": real(kitti("dev"), OUTDOOR, most // 4),
+            "FPFH, KITTI train": real(train, OUTDOOR, most // 4),
+            "FPFH, KITTI dev": real(dev, OUTDOOR, most // 4),
         }
     )
     return "\n\n".join(

@@ -15,36 +15,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vbreg import correspondences, geometry
-from vbreg.datasets import scenes, virtual
+from vbreg import geometry
+from vbreg.datasets.synthetic import RADIUS, scan_pair
 from vbreg.types import Float64
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "vbreg" / "data"
 OVERLAP = (0.38, 0.42)
 POINTS = (11_000, 18_000)
-RADIUS = 0.05
 
 
-def scan_pair(seed: int, tries: int = 40) -> tuple[Float64, Float64, Float64, float]:
+def make_pair(seed: int, tries: int = 40) -> tuple[Float64, Float64, Float64, float]:
     """Source, target, T_target_source, overlap: the first two scans that suit each other."""
     generator = np.random.default_rng(seed)
     noise = torch.Generator().manual_seed(seed)
-    scene = virtual.sample_surface(scenes.procedural_room(generator), generator)
-    focus = np.median(scene.coarse, axis=0)
-    trajectory: Float64 | None = None
-    scans: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for _ in range(tries):
-        trajectory = virtual.random_trajectory(scene, generator, focus, after=trajectory)
-        target, T_world_target = virtual.scan(scene, trajectory, virtual.Camera(), noise)
-        if not POINTS[0] < len(target) < POINTS[1]:
-            continue
-        for source, T_world_source in scans:
-            T_target_source = geometry.inverse(T_world_target) @ T_world_source
-            overlap = correspondences.overlap(source, target, T_target_source, RADIUS)
-            if OVERLAP[0] < overlap < OVERLAP[1]:
-                return turned_away(source, target, T_target_source, noise, overlap)
-        scans.append((target, T_world_target))
-    raise SystemExit(f"no two of {tries} scans overlap by {OVERLAP}; try another seed")
+    found = scan_pair(generator, noise, overlap=OVERLAP, points=POINTS, tries=tries)
+    if found is None:
+        raise SystemExit(f"no two of {tries} scans overlap by {OVERLAP}; try another seed")
+    source, target, T_target_source, overlap = found
+    return turned_away(source, target, T_target_source, noise, overlap)
 
 
 def turned_away(
@@ -83,7 +71,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=DATA)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # sums in one order, so the bytes repeat
-    source, target, T_target_source, overlap = scan_pair(arguments.seed)
+    source, target, T_target_source, overlap = make_pair(arguments.seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
     write_ply(arguments.output / "demo_source.ply", source)
     write_ply(arguments.output / "demo_target.ply", target)

@@ -23,9 +23,11 @@ from rich.progress import track
 from rich.table import Table
 
 from vbreg.correspondences import overlap
-from vbreg.datasets import lidar, matches, pairs, scenes, shapes, streets, virtual
+from vbreg.datasets import lidar, matches, scenes, shapes, streets, virtual
+from vbreg.datasets.folder import posed_clouds
 from vbreg.datasets.interiors import INTERIORS
 from vbreg.datasets.matches import MatchSet, PlaceCode
+from vbreg.datasets.pairs import inverse
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
@@ -116,7 +118,7 @@ def chosen_pairs(
     found = []
     for j, (target, T_world_j) in enumerate(clouds):
         for i, (source, T_world_i) in enumerate(clouds[:j]):
-            T_j_i = torch.from_numpy(pairs.inverse(T_world_j) @ T_world_i)
+            T_j_i = torch.from_numpy(inverse(T_world_j) @ T_world_i)
             sample, whole = torch.tensor(source[::4]), torch.tensor(target)
             shared = overlap(sample, whole, T_j_i, voxel_size)
             if shared >= 0.1:
@@ -144,7 +146,7 @@ def match_group(
             if strength:
                 source = code.join(source, clouds[a][1], strength, generator)
                 target = code.join(target, clouds[b][1], strength, generator)
-            T_b_a = pairs.inverse(clouds[b][1]) @ clouds[a][1]
+            T_b_a = inverse(clouds[b][1]) @ clouds[a][1]
             kind = f"code {strength:.2f}" if strength else "fpfh"
             title = f"{name}/{a}-{b} {kind}"
             sets.append(matches.match_features(title, source, target, T_b_a, shared, voxel_size))
@@ -163,7 +165,7 @@ def make_place(place: Place, output: Path) -> Path:
 
 def make_real(folder: Path, most: int, output: Path) -> Path:
     torch.set_num_threads(1)
-    clouds = pairs.posed_clouds(folder)
+    clouds = posed_clouds(folder)
     path = output / "real" / f"{folder.name}.npz"
     matches.write_shard(path, match_group(folder.name, clouds, INDOOR, most, 0))
     return path

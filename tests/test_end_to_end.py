@@ -12,7 +12,9 @@ import torch
 
 import vbreg
 from vbreg import io
-from vbreg.datasets.pairs import Pair, kitti_pairs, threedmatch
+from vbreg.datasets import Pair
+from vbreg.datasets.kitti import kitti
+from vbreg.datasets.threedmatch import threedmatch
 from vbreg.demo import load as load_demo
 from vbreg.metrics import PoseError, pose_error
 
@@ -27,13 +29,13 @@ def error_of(T: np.ndarray, truth: np.ndarray) -> PoseError:
 
 @pytest.fixture(scope="module")
 def indoor_pair(data_root: Path) -> Pair:
-    pairs = threedmatch(data_root / "3dmatch", "3DMatch", [SCENE])
+    pairs = threedmatch(data_root / "3dmatch")
     return pairs[pairs.names.index(f"{SCENE}/0-1")]
 
 
 @pytest.fixture(scope="module")
 def kitti_pair(data_root: Path) -> Pair:
-    return kitti_pairs(data_root / "kitti" / "dev" / "03")[0]
+    return kitti(data_root / "kitti" / "dev" / "03")[0]
 
 
 def test_arrays(indoor_pair: Pair) -> None:

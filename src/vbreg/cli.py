@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 import textwrap
@@ -269,6 +270,95 @@ def train(
     path = run(settings, output, device=choose_device(device), minutes=minutes, quiet=quiet)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _row(Console(highlight=False), "wrote", str(path))
+
+
+@app.command()
+def methods() -> None:
+    """List the compared methods and what each needs."""
+    from vbreg.methods import METHODS, available
+
+    console = Console(highlight=False)
+    for entry in METHODS.values():
+        note = entry.about + f" ({entry.paper}). Needs {entry.needs}; runs on {entry.device}"
+        if not available(entry.name):
+            how = f"pip install 'vbreg[{entry.extra}]'" if entry.extra else f"see {entry.build}"
+            note += f"; not installed: {how}"
+        _row(console, entry.name, note, label_width=17)
+
+
+@app.command(
+    epilog=_examples(
+        "vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg,sc2pcr,ransac -o out/3dmatch",
+        "vbreg benchmark 3dlomatch --root DATA/3dmatch --descriptor npz:fcgf --points 1000 -o out/lo",
+        "vbreg benchmark kitti --root DATA/kitti/dev --methods vbreg -o out/kitti",
+        "vbreg benchmark my_scans --voxel-size 0.02 --limit 20 -o out/mine",
+        "vbreg benchmark synthetic --limit 20 -o out/synthetic",
+    )
+)
+def benchmark(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="3dmatch, 3dlomatch, kitti, synthetic, or a folder of clouds with poses.txt.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for poses, tables and pictures.")
+    ],
+    root: Annotated[
+        Path | None, typer.Option(help="Where the data set lies, in any of its usual layouts.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Names with commas between; `vbreg methods` lists them.")
+    ] = "vbreg,sc2pcr,ransac",
+    descriptor: Annotated[
+        str,
+        typer.Option(
+            help="fpfh (computed here), npz:NAME (stored beside the clouds, say npz:fcgf), or "
+            "learned (matches stored in learned_matches)."
+        ),
+    ] = "fpfh",
+    points: Annotated[
+        int | None, typer.Option(help="Sample so many keypoints a cloud before matching.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="The first so many pairs.", min=1)] = None,
+    every: Annotated[int, typer.Option(help="Every n-th pair.", min=1)] = 1,
+    scenes: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
+    voxel_size: VoxelSize = None,
+    seed: Annotated[int, typer.Option(help="For sampling points and for random methods.")] = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Run methods on the same matches of many pairs, and report how often each is right.
+
+    Poses are kept in the output folder as they are found: the same command goes on after a stop.
+    """
+    from vbreg import benchmark as bench
+    from vbreg.benchmark.predict import device_name
+    from vbreg.registration import choose_device
+
+    settings = bench.Settings.of(
+        dataset, descriptor=descriptor, points=points, voxel_size=voxel_size, seed=seed
+    )
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    pairs = bench.predict(
+        settings,
+        names,
+        output,
+        root=root,
+        device=device,
+        limit=limit,
+        every=every,
+        scenes=scenes.split(",") if scenes else None,
+        quiet=quiet,
+    )
+    rows = bench.score(output, names, pairs)
+    command = "vbreg " + shlex.join(sys.argv[1:])
+    page = bench.write_report(output, rows, settings, command, device_name(choose_device(device)))
+    if not quiet:
+        print(page.read_text().split("\n## ")[0].split("\n![")[0].strip())
+        _row(Console(highlight=False), "wrote", str(page.with_suffix(".html")))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

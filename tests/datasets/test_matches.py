@@ -126,7 +126,7 @@ def test_thinning_keeps_descriptors_with_their_points(pair: Pair) -> None:
     assert all(
         (rows[tuple(p)] == d).all() for p, d in zip(some.points, some.descriptors, strict=True)
     )
-    assert matches.thinned(whole, 10**6, np.random.default_rng(0)) is whole
+    assert matches.thinned(whole, 10**6, np.random.default_rng(0)).points is whole.points
 
 
 def test_learned_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
@@ -141,11 +141,15 @@ def test_learned_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
         target_index=np.array([0, 0, 4, 3, 2, 1, 1], dtype=np.uint16),
     )
     empty = np.zeros((0, 3))
-    found = matches.learned_matches(tmp_path, "3DMatch", Pair("room/0-3", empty, empty, np.eye(4)))
+
+    def pair(j: int) -> Pair:
+        return Pair(f"room/0-{j}", empty, empty, np.eye(4), scene="room", ids=(0, j))
+
+    found = matches.learned_matches(tmp_path, "3DMatch", pair(3))
     np.testing.assert_allclose(found.source, points / 1000, atol=1e-6)
     np.testing.assert_array_equal(found.target_index, [4, 3, 2, 1, 1])
     np.testing.assert_array_equal(found.labels, [True, True, True, True, False])
     with pytest.raises(VBRegError, match="no learned matches of room/0-2"):
-        matches.learned_matches(tmp_path, "3DMatch", Pair("room/0-2", empty, empty, np.eye(4)))
+        matches.learned_matches(tmp_path, "3DMatch", pair(2))
     with pytest.raises(VBRegError, match="looked for"):
-        matches.learned_matches(tmp_path, "3DLoMatch", Pair("room/0-3", empty, empty, np.eye(4)))
+        matches.learned_matches(tmp_path, "3DLoMatch", pair(3))

@@ -1,98 +1,73 @@
-"""The loaders: lazy, the right way round, and clear about what is missing."""
-
-import os
-from pathlib import Path
+"""The sequence: names are free, clouds come late, and a choice reads nothing."""
 
 import numpy as np
 import pytest
-from scipy.spatial import cKDTree
 
-from vbreg.datasets import pairs
+from vbreg.datasets.pairs import Entry, Pair, PairSequence
 from vbreg.errors import VBRegError
 
-DATA = os.environ.get("VBREG_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="VBREG_DATA is unset: no real pairs to read")
-
-
-def within(pair: pairs.Pair, radius: float) -> float:
-    T = pair.T_target_source
-    moved = pair.source @ T[:3, :3].T + T[:3, 3]
-    return float((cKDTree(pair.target).query(moved)[0] < radius).mean())
-
-
-def write_scene(root: Path, T_i_j: np.ndarray) -> np.ndarray:
-    """Fragments 0 and 1 of one scene in the 3DMatch layout -> the points of fragment 1."""
-    points = np.random.default_rng(0).uniform(-1, 1, (200, 3))
-    (root / "fragments" / "attic").mkdir(parents=True)
-    (root / "benchmarks" / "3DMatch" / "attic").mkdir(parents=True)
-    clouds = points @ T_i_j[:3, :3].T + T_i_j[:3, 3], points
-    for k, cloud in enumerate(clouds):
-        np.savez(root / "fragments" / "attic" / f"cloud_bin_{k}.npz", pcd=cloud.astype(np.float32))
-    rows = "\n".join("\t".join(f"{value:.9e}" for value in row) for row in T_i_j)
-    (root / "benchmarks" / "3DMatch" / "attic" / "gt.log").write_text(f"0\t1\t2\n{rows}\n")
-    return points
+EMPTY = np.zeros((0, 3))
 
 
 @pytest.fixture
-def T_i_j() -> np.ndarray:
-    T = np.eye(4)
-    T[:3, :3] = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]
-    T[:3, 3] = 1, 2, 3
-    return T
+def loaded() -> list[str]:
+    return []
 
 
-def test_threedmatch_registers_i_to_j(tmp_path: Path, T_i_j: np.ndarray) -> None:
-    write_scene(tmp_path, T_i_j)
-    loaded = pairs.threedmatch(tmp_path)
-    assert loaded.names == ("attic/0-1",)
-    assert loaded[0].source.dtype == np.float64
-    assert within(loaded[0], 1e-5) == 1.0
+@pytest.fixture
+def sequence(loaded: list[str]) -> PairSequence:
+    """Ten pairs, a and b in turn."""
+
+    def entry(k: int) -> Entry:
+        scene = "ab"[k % 2]
+
+        def load() -> Pair:
+            loaded.append(f"{scene}/{k}")
+            return Pair(f"{scene}/{k}", EMPTY, EMPTY, np.eye(4), scene=scene)
+
+        return Entry(f"{scene}/{k}", scene, load)
+
+    return PairSequence(entry(k) for k in range(10))
 
 
-def test_names_come_without_clouds(tmp_path: Path, T_i_j: np.ndarray) -> None:
-    write_scene(tmp_path, T_i_j)
-    missing = tmp_path / "fragments" / "attic" / "cloud_bin_1.npz"
-    missing.unlink()
-    loaded = pairs.threedmatch(tmp_path)
-    assert len(loaded) == len(loaded[:1]) == 1
-    with pytest.raises(VBRegError, match="cloud_bin_1"):
-        loaded[0]
+def test_names_come_without_clouds(sequence: PairSequence, loaded: list[str]) -> None:
+    assert len(sequence) == 10
+    assert sequence.names[:2] == ("a/0", "b/1")
+    assert sequence.scenes[:3] == ("a", "b", "a")
+    assert sequence[2:4].names == ("a/2", "b/3")
+    assert loaded == []
+    assert sequence[-1].name == "b/9"
+    assert [pair.name for pair in sequence[:2]] == ["a/0", "b/1"]
+    assert loaded == ["b/9", "a/0", "b/1"]
 
 
-def test_missing_things_are_named(tmp_path: Path, T_i_j: np.ndarray) -> None:
-    with pytest.raises(VBRegError, match="benchmarks"):
-        pairs.threedmatch(tmp_path)
-    write_scene(tmp_path, T_i_j)
-    with pytest.raises(VBRegError, match=r"cellar.*attic"):
-        pairs.threedmatch(tmp_path, scenes=["cellar"])
-    with pytest.raises(VBRegError, match="drive"):
-        pairs.kitti_pairs(tmp_path)
+def test_select(sequence: PairSequence, loaded: list[str]) -> None:
+    assert sequence.select().names == sequence.names
+    assert sequence.select(limit=2).names == ("a/0", "b/1")
+    assert sequence.select(limit=0).names == ()
+    assert sequence.select(every=4).names == ("a/0", "a/4", "a/8")
+    assert sequence.select(scenes=["b"], every=2, limit=2).names == ("b/1", "b/5")
+    assert sequence.select(scenes=[]).names == ()
+    assert loaded == []
 
 
-def test_posed_fragments_need_overlap(tmp_path: Path) -> None:
-    points = np.random.default_rng(0).uniform(0, 1, (3000, 3))
-    clouds = points[points[:, 0] < 0.6], points[points[:, 0] > 0.4] - [5, 0, 0], points + 9
-    for k, cloud in enumerate(clouds):
-        np.savez(tmp_path / f"cloud_bin_{k}.npz", pcd=cloud)
-    poses = np.tile(np.eye(4), (3, 1, 1))
-    poses[1, 0, 3] = 5
-    np.savetxt(tmp_path / "poses.txt", poses.reshape(3, 16))
-    loaded = pairs.posed_fragments(tmp_path, min_overlap=0.1, radius=0.001)
-    assert loaded.names == (f"{tmp_path.name}/0-1",)
-    assert loaded[0].overlap == pytest.approx(1 / 3, abs=0.06)
-    assert within(loaded[0], 1e-6) == pytest.approx(1 / 3, abs=0.06)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scenes": ["c", "a"]}, r"\['c'\].*\['a', 'b'\]"),
+        ({"every": 0}, "every is 0"),
+        ({"limit": -1}, "limit -1"),
+    ],
+)
+def test_a_wrong_choice_is_named(
+    sequence: PairSequence, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(VBRegError, match=message):
+        sequence.select(**options)
 
 
-@needs_data
-def test_real_threedmatch_pair_overlaps() -> None:
-    loaded = pairs.threedmatch(Path(str(DATA)) / "3dmatch")
-    pair = loaded[0]
-    assert pair.overlap is not None
-    assert pair.overlap > 0.3
-    assert within(pair, 0.05) > 0.3
-
-
-@needs_data
-def test_real_kitti_pair_overlaps() -> None:
-    pair = pairs.kitti_pairs(Path(str(DATA)) / "kitti" / "train" / "00")[0]
-    assert within(pair, 0.6) > 0.5
+@pytest.mark.parametrize(
+    ("ids", "consecutive"), [((0, 1), True), ((5, 4), True), ((0, 2), False), (None, False)]
+)
+def test_consecutive(ids: tuple[int, int] | None, consecutive: bool) -> None:
+    assert Pair("p", EMPTY, EMPTY, np.eye(4), ids=ids).consecutive is consecutive

@@ -1,1 +1,10 @@
-"""Where pairs of clouds come from: benchmark layouts, virtual scans, and match sets to train on."""
+"""Where pairs of clouds come from: benchmarks, any posed clouds, virtual scans; and match sets.
+
+pairs = vbreg.datasets.open_pairs("3dmatch", "/data/3DMatch").select(every=10)
+"""
+
+from vbreg.datasets.catalog import KINDS, open_pairs
+from vbreg.datasets.pairs import Pair, PairSequence
+from vbreg.datasets.sampling import subsample, subsample_pair
+
+__all__ = ["KINDS", "Pair", "PairSequence", "open_pairs", "subsample", "subsample_pair"]

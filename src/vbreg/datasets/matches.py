@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from vbreg import clouds, correspondences, descriptors
 from vbreg.datasets.pairs import Pair
+from vbreg.datasets.sampling import subsample
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io import atomic_path
 from vbreg.types import Bool, Float32, Float64, Int64
@@ -138,10 +139,7 @@ def match_features(
 
 def thinned(features: Features, most: int, generator: np.random.Generator) -> Features:
     """At most `most` of the points, drawn evenly; described as they were among all."""
-    if len(features.points) <= most:
-        return features
-    rows = np.sort(generator.choice(len(features.points), most, replace=False))
-    return Features(features.points[rows], features.descriptors[rows])
+    return Features(*subsample(features.points, features.descriptors, most, generator))
 
 
 def learned_matches(
@@ -152,13 +150,11 @@ def learned_matches(
     `learned_matches/<scene>_keypoints.npz` holds the keypoints of every fragment in whole
     millimetres; `<scene>_<benchmark>.npz` says, pair after pair, which target each source has.
     """
-    scene, ends = pair.name.split("/")
-    i, j = map(int, ends.split("-"))
-    rows, keypoints = _learned_files(Path(root) / "learned_matches", scene, benchmark)
-    if (i, j) not in rows:
+    rows, keypoints = _learned_files(Path(root) / "learned_matches", pair.scene, benchmark)
+    if pair.ids is None or pair.ids not in rows:
         raise FileFormatError(f"no learned matches of {pair.name} in {root}/learned_matches")
-    index = rows[i, j].astype(np.int64)
-    source, target = (keypoints[k].astype(np.float32) / np.float32(1000) for k in (i, j))
+    index = rows[pair.ids].astype(np.int64)
+    source, target = (keypoints[k].astype(np.float32) / np.float32(1000) for k in pair.ids)
     right = correspondences.label(
         torch.from_numpy(source[: len(index)]).double(),
         torch.from_numpy(target[index]).double(),

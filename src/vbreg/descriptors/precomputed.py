@@ -45,7 +45,7 @@ class Described:
 def read_descriptors(path: str | Path) -> Described:
     """One described cloud from an `.npz`, `.npy` or `.pth` file."""
     path = Path(path)
-    held = _read(path)
+    held = read_arrays(path)
     features = next((held[name] for name in _FEATURES if name in held), None)
     candidates = [held[name] for name in _POINTS if name in held]
     if features is None or not candidates:
@@ -62,7 +62,14 @@ def read_descriptors(path: str | Path) -> Described:
 def read_described_pair(path: str | Path) -> tuple[Described, Described]:
     """Source and target from one pair file: PointDSC's KITTI `.npz` or Predator's `.pth`."""
     path = Path(path)
-    held = _read(path)
+    return described_pair(path, read_arrays(path))
+
+
+def described_pair(
+    path: str | Path, held: Mapping[str, NDArray[Any]]
+) -> tuple[Described, Described]:
+    """Source and target among the arrays that `read_arrays` gave for a pair file."""
+    path = Path(path)
     if {"xyz0", "xyz1", "features0", "features1"} <= held.keys():
         return (
             _described(path, held["xyz0"], held["features0"]),
@@ -85,8 +92,9 @@ def read_described_pair(path: str | Path) -> tuple[Described, Described]:
     )
 
 
-def _read(path: Path) -> Mapping[str, NDArray[Any]]:
-    """The named numeric arrays of a file, whatever its layout."""
+def read_arrays(path: str | Path) -> Mapping[str, NDArray[Any]]:
+    """The named numeric arrays of an `.npz`, `.npy` or `.pth`; a lone array is called `points`."""
+    path = Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".pth": _read_pth, ".pt": _read_pth}
     reader = readers.get(path.suffix.lower())
     if reader is None:

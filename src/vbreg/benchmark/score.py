@@ -1,0 +1,205 @@
+"""The second loop: what the cached poses are worth. Reads no clouds and runs no method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vbreg.benchmark.cache import read_table, unpack
+from vbreg.benchmark.predict import PROBLEMS, table_path
+from vbreg.errors import VBRegError
+from vbreg.methods import METHODS
+from vbreg.metrics import classification, pose_error, registration_rmse
+from vbreg.types import Float64
+
+RMSE = 0.2  # metres; Predator's bound
+RESAMPLES = 2000
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one pair."""
+
+    pair: str
+    scene: str
+    method: str
+    success: bool
+    rotation_error: float  # degrees
+    translation_error: float  # metres
+    rmse: float  # metres; nan where the data set has no information matrix
+    rmse_counts: bool  # the protocol with information leaves consecutive fragments out
+    overlap: float
+    matches: int
+    inlier_ratio: float  # of the matches
+    inlier_precision: float  # of the matches that agree with the method's pose
+    inlier_recall: float
+    inlier_f1: float
+    seconds: float
+    megabytes: float
+    error: str = ""
+
+
+class Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method on many pairs. Errors are means over the successes, as in the papers."""
+
+    method: str
+    scene: str  # "all" for the whole
+    pairs: int
+    recall: Interval  # share of successes, with a 95 % bootstrap interval over pairs
+    lead: Interval  # recall minus that of the first method, on the same resamples
+    rotation_error: float
+    translation_error: float
+    rmse_recall: float  # Predator's protocol, mean over scenes; nan where it cannot be told
+    inlier_precision: float
+    inlier_recall: float
+    inlier_f1: float
+    seconds_median: float
+    seconds_p95: float
+    megabytes: float  # the highest peak
+
+
+def score(output: Path, methods: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
+    """A row for every method and pair; None for `pairs` takes all that every method has solved."""
+    header, problems = read_table(output / PROBLEMS)
+    settings = header["settings"]
+    known = {row["pair"]: row for row in problems}
+    tables = {m: {r["pair"]: r for r in read_table(table_path(output, m))[1]} for m in methods}
+    if pairs is None:
+        pairs = [name for name in known if all(name in table for table in tables.values())]
+    for method, table in tables.items():
+        if missing := [name for name in pairs if name not in table]:
+            raise VBRegError(f"{method} has no pose for {missing[0]}; run the benchmark again")
+    return [
+        _row(method, known[name], tables[method][name], settings)
+        for method in methods
+        for name in pairs
+    ]
+
+
+def _row(
+    method: str, problem: dict[str, Any], answer: dict[str, Any], settings: dict[str, Any]
+) -> Row:
+    T, truth = (_matrix(row["T_target_source"], 4) for row in (answer, problem))
+    error = pose_error(T, truth)
+    success = error.success(settings["rotation"], settings["translation"])
+    right = unpack(problem["labels"], problem["matches"])
+    found = unpack(answer["inliers"], problem["matches"]) if "inliers" in answer else ~right & right
+    scores = classification(torch.from_numpy(found), torch.from_numpy(right))
+    rmse = NAN
+    if problem["information"] is not None:
+        rmse = float(registration_rmse(T, truth, _matrix(problem["information"], 6)))
+    return Row(
+        pair=problem["pair"],
+        scene=problem["scene"],
+        method=method,
+        success=bool(success) and "error" not in answer,
+        rotation_error=float(error.rotation),
+        translation_error=float(error.translation),
+        rmse=rmse,
+        rmse_counts=not problem["consecutive"] and problem["information"] is not None,
+        overlap=_number(problem["overlap"]),
+        matches=problem["matches"],
+        inlier_ratio=float(right.mean()),
+        inlier_precision=float(scores.precision),
+        inlier_recall=float(scores.recall),
+        inlier_f1=float(scores.f1),
+        seconds=_number(answer.get("seconds")),
+        megabytes=_number(answer.get("megabytes")),
+        error=answer.get("error", ""),
+    )
+
+
+def title_of(method: str) -> str:
+    name, colon, weights = method.partition(":")
+    title = METHODS[name].title if name in METHODS else name
+    return f"{title} ({Path(weights).stem})" if colon else title
+
+
+def summarise(rows: Sequence[Row], seed: int = 0) -> list[Summary]:
+    """Every method on all pairs, and on each scene; the first method is the one to lead over."""
+    scenes = sorted({row.scene for row in rows})
+    groups = [("all", list(rows))]
+    if len(scenes) > 1:
+        groups += [(scene, [row for row in rows if row.scene == scene]) for scene in scenes]
+    return [summary for name, group in groups for summary in _summaries(name, group, seed)]
+
+
+def _summaries(scene: str, rows: Sequence[Row], seed: int) -> list[Summary]:
+    methods = list(dict.fromkeys(row.method for row in rows))
+    by_method = {m: [row for row in rows if row.method == m] for m in methods}
+    hits = np.array([[row.success for row in by_method[m]] for m in methods], dtype=np.float64)
+    samples = resampled_means(hits, seed)  # (methods, RESAMPLES)
+    return [
+        _summary(method, scene, by_method[method], hits, samples, k)
+        for k, method in enumerate(methods)
+    ]
+
+
+def _summary(
+    method: str, scene: str, rows: Sequence[Row], hits: Float64, samples: Float64, k: int
+) -> Summary:
+    good = [row for row in rows if row.success]
+    seconds = [row.seconds for row in rows if np.isfinite(row.seconds)]
+    return Summary(
+        method=method,
+        scene=scene,
+        pairs=len(rows),
+        recall=_interval(hits[k].mean(), samples[k]),
+        lead=_interval(hits[k].mean() - hits[0].mean(), samples[k] - samples[0]),
+        rotation_error=_mean([row.rotation_error for row in good]),
+        translation_error=_mean([row.translation_error for row in good]),
+        rmse_recall=_rmse_recall(rows),
+        inlier_precision=_mean([row.inlier_precision for row in rows]),
+        inlier_recall=_mean([row.inlier_recall for row in rows]),
+        inlier_f1=_mean([row.inlier_f1 for row in rows]),
+        seconds_median=float(np.median(seconds)) if seconds else NAN,
+        seconds_p95=float(np.percentile(seconds, 95)) if seconds else NAN,
+        megabytes=max((r.megabytes for r in rows if np.isfinite(r.megabytes)), default=NAN),
+    )
+
+
+def resampled_means(values: Float64, seed: int) -> Float64:
+    """(..., n) -> (..., RESAMPLES): means over pairs drawn with replacement, alike for all rows."""
+    n = values.shape[-1]
+    generator = np.random.default_rng(seed)
+    counts: NDArray[Any] = generator.multinomial(n, np.full(n, 1 / n), RESAMPLES)  # (RESAMPLES, n)
+    return np.asarray(values @ counts.T / n, dtype=np.float64)
+
+
+def _interval(value: float, samples: Float64) -> Interval:
+    low, high = np.percentile(samples, [2.5, 97.5])
+    return Interval(float(value), float(low), float(high))
+
+
+def _rmse_recall(rows: Sequence[Row]) -> float:
+    scenes: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.rmse_counts:
+            scenes.setdefault(row.scene, []).append(row.rmse <= RMSE and not row.error)
+    return _mean([float(np.mean(hits)) for hits in scenes.values()])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else NAN
+
+
+def _number(value: float | None) -> float:
+    return NAN if value is None else float(value)
+
+
+def _matrix(values: Sequence[float], size: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64).reshape(size, size)

@@ -1,0 +1,58 @@
+"""Point-to-plane ICP: makes a ground truth that is off by decimetres exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from scipy.spatial.transform import Rotation
+
+from vbreg import clouds
+from vbreg.errors import VBRegError
+from vbreg.types import Float64
+
+REACHES = (4.0, 2.0, 1.0)  # voxels; the first bridges the error, the last decides
+ITERATIONS = 30  # at most, for each of them
+FEWEST = 100  # points with a partner that a pose may rest on
+
+
+def refine_pose(
+    source: Float64, target: Float64, T_target_source: Float64, voxel_size: float = 0.3
+) -> Float64:
+    """The pose near `T_target_source` that lays source points onto the planes of the target.
+
+    Both clouds are thinned to `voxel_size` first. The start must be right to about four voxels.
+    """
+    moving, fixed = (_thinned(cloud, voxel_size) for cloud in (source, target))
+    normals = clouds.normals(torch.from_numpy(fixed), 3 * voxel_size).numpy()
+    tree = cKDTree(fixed)
+    T = np.array(T_target_source, dtype=np.float64)
+    for reach in REACHES:
+        for _ in range(ITERATIONS):
+            here = moving @ T[:3, :3].T + T[:3, 3]
+            distance, nearest = tree.query(here, distance_upper_bound=reach * voxel_size)
+            hit = np.isfinite(distance)
+            if hit.sum() < FEWEST:
+                raise VBRegError(f"ICP has {hit.sum()} points near the target, needs {FEWEST}")
+            partner = np.asarray(nearest)[hit]
+            step = _step(here[hit], fixed[partner], normals[partner])
+            T = step @ T
+            if np.abs(step - np.eye(4)).max() < 1e-5:
+                break
+    return T
+
+
+def _thinned(points: Float64, voxel_size: float) -> Float64:
+    return clouds.voxel_downsample(torch.tensor(points), voxel_size).numpy()
+
+
+def _step(points: Float64, partners: Float64, normals: Float64) -> Float64:
+    """The small motion (4, 4) with the least sum of squared distances to the partners' planes."""
+    centre = points.mean(0)  # turning about it keeps rotation and translation apart
+    J = np.concatenate([np.cross(points - centre, normals), normals], axis=1)  # (N, 6)
+    distance = ((partners - points) * normals).sum(-1)
+    motion = np.linalg.lstsq(J.T @ J, J.T @ distance, rcond=None)[0]
+    T = np.eye(4)
+    T[:3, :3] = Rotation.from_rotvec(motion[:3]).as_matrix()
+    T[:3, 3] = motion[3:] + centre - T[:3, :3] @ centre
+    return T

@@ -1,0 +1,114 @@
+"""What the data sets share in reading: clouds, arrays, poses, and how a complaint is worded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
+
+from vbreg import io
+from vbreg.descriptors import Described, read_arrays, read_descriptors
+from vbreg.errors import FileFormatError
+from vbreg.types import Float64
+
+
+def existing(path: Path, what: str) -> Path:
+    if not path.exists():
+        raise FileFormatError(f"{what} not found: looked for {path.absolute()}")
+    return path
+
+
+def unrecognised(what: str, root: Path, found: str, layouts: Iterable[str]) -> FileFormatError:
+    """For a folder that is there but holds none of the layouts."""
+    tried = ";\n".join(f"  ({n}) {layout}" for n, layout in enumerate(layouts, 1))
+    return FileFormatError(f"no {what} in {root.absolute()} ({found}); tried:\n{tried}")
+
+
+@lru_cache(maxsize=72)  # the pairs of a scene share its fragments, 66 at most in 3DMatch
+def read_points(path: Path) -> Float64:
+    """The finite points of a cloud in any format of `vbreg.io`, or of a `.pth`; read-only."""
+    existing(path, "a cloud")
+    points = read_pth(path) if path.suffix.lower() in (".pth", ".pt") else io.read(path).points
+    points = points[np.isfinite(points).all(-1)]
+    points.flags.writeable = False
+    return points
+
+
+def read_pth(path: Path) -> Float64:
+    """A cloud that torch.save wrote: one array or tensor (N, 3)."""
+    (points,) = arrays(path, read_arrays(path), "points")
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise FileFormatError(f"{path}: points have shape {points.shape}, expected (N, 3)")
+    return points.astype(np.float64)
+
+
+@lru_cache(maxsize=72)
+def read_described(path: Path) -> Described:
+    """Described points; read-only, since pairs share them."""
+    described = read_descriptors(existing(path, "descriptors"))
+    described.points.flags.writeable = False
+    described.features.flags.writeable = False
+    return described
+
+
+def arrays(path: Path, held: Mapping[str, NDArray[Any]], *keys: str) -> list[NDArray[Any]]:
+    """The arrays of these names among those of a file."""
+    if missing := [key for key in keys if key not in held]:
+        raise FileFormatError(
+            f"{path.absolute()}: no array {', '.join(missing)}; it holds {sorted(held)}"
+        )
+    return [np.asarray(held[key]) for key in keys]
+
+
+def read_poses(path: Path) -> Float64:
+    """T_world_cloud (K, 4, 4), a row each: 16 numbers, 12 (without the last row), or 8 as in a TUM
+    trajectory (time, x y z, quaternion with the scalar last)."""
+    try:
+        rows = np.loadtxt(existing(path, "the poses"), ndmin=2, dtype=np.float64)
+    except ValueError as error:
+        raise FileFormatError(f"{path.absolute()}: no table of numbers ({error})") from error
+    T = np.tile(np.eye(4), (len(rows), 1, 1))
+    if rows.shape[1] == 16:
+        T = rows.reshape(-1, 4, 4)
+    elif rows.shape[1] == 12:
+        T[:, :3] = rows.reshape(-1, 3, 4)
+    elif rows.shape[1] == 8 and rows[:, 4:].any(-1).all():
+        T[:, :3, 3] = rows[:, 1:4]
+        T[:, :3, :3] = Rotation.from_quat(rows[:, 4:]).as_matrix()
+    else:
+        raise FileFormatError(
+            f"{path.absolute()}: {rows.shape[1]} numbers a row, expected 16 or 12 of a matrix, "
+            "or time, x, y, z and a quaternion"
+        )
+    _check_rigid(path, T)
+    return T
+
+
+def _check_rigid(path: Path, T: Float64) -> None:
+    R = T[:, :3, :3]
+    straight = np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)).max((1, 2)) < 0.01
+    proper = (np.linalg.det(R) > 0) & (np.abs(T[:, 3] - [0, 0, 0, 1]).max(-1) < 1e-6)
+    wrong = ~(straight & proper & np.isfinite(T).all((1, 2)))
+    if wrong.any():
+        raise FileFormatError(
+            f"{path.absolute()}: row {int(wrong.argmax()) + 1} is not a rotation and a translation"
+        )
+
+
+def pose(R: ArrayLike, t: ArrayLike) -> Float64:
+    """T (4, 4) of a rotation of nine numbers and a translation of three, in any shape."""
+    T = np.eye(4)
+    T[:3, :3] = np.asarray(R, dtype=np.float64).reshape(3, 3)
+    T[:3, 3] = np.asarray(t, dtype=np.float64).reshape(3)
+    return T
+
+
+def in_order(name: str) -> tuple[tuple[str, int], ...]:
+    """Sorts cloud_2 before cloud_10."""
+    return tuple((text, int(n or -1)) for text, n in re.findall(r"(\D*)(\d*)", name))

@@ -1,0 +1,168 @@
+"""Every compared method behind one interface: `open_method(name)(Problem(...)) -> Registration`.
+
+To add one: write `methods/<file>.py` with a function `open_(device)` that gives a Method, and add
+its row here. Files are loaded when a method is opened, so that listing them costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from vbreg.errors import MissingExtraError, VBRegError
+from vbreg.methods.interface import Entry, Method, MissingBuildError, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["METHODS", "Entry", "Method", "Problem", "available", "open_method"]
+
+
+def _opener(file: str, function: str = "open_") -> Callable[..., Method]:
+    """What opens the method of a file of this package, which is imported only then."""
+
+    def open_(*arguments: object) -> Method:
+        module = importlib.import_module(f"vbreg.methods.{file}")
+        method: Method = getattr(module, function)(*arguments)
+        return method
+
+    return open_
+
+
+_ENTRIES = (
+    Entry(
+        name="vbreg",
+        title="VBReg",
+        about="variational non-local network, voting over its iterations; ours, shipped weights",
+        paper="Jiang et al., CVPR 2023",
+        open=_opener("vbreg"),
+        open_weights=_opener("vbreg", "open_weights"),
+    ),
+    Entry(
+        name="pointdsc",
+        title="PointDSC",
+        about="non-local network guided by spatial consistency, neural spectral matching",
+        paper="Bai et al., CVPR 2021",
+        needs="matches; weights as pointdsc:PATH.safetensors",
+        open=_opener("pointdsc"),
+        open_weights=_opener("pointdsc", "open_weights"),
+    ),
+    Entry(
+        name="sc2pcr",
+        title="SC2-PCR",
+        about="seeds from spectral matching, consensus sets by second-order compatibility",
+        paper="Chen et al., CVPR 2022",
+        open=_opener("sc2pcr"),
+    ),
+    Entry(
+        name="mac",
+        title="MAC",
+        about="hypotheses from maximal cliques of the second-order compatibility graph",
+        paper="Zhang et al., CVPR 2023",
+        open=_opener("mac"),
+    ),
+    Entry(
+        name="teaser",
+        title="TEASER++",
+        about="maximum clique, then truncated least squares of rotation and translation; ours",
+        paper="Yang et al., T-RO 2020",
+        open=_opener("teaser"),
+    ),
+    Entry(
+        name="teaser-official",
+        title="TEASER++ (authors' code)",
+        about="the authors' C++ through its Python binding",
+        paper="Yang et al., T-RO 2020",
+        open=_opener("teaser_official"),
+        device="cpu",
+        package="teaserpp_python",
+        build="https://github.com/MIT-SPARK/TEASER-plusplus (or use `teaser`, which is ours)",
+    ),
+    Entry(
+        name="ransac",
+        title="RANSAC-50k",
+        about="50,000 triplets at once, edge lengths compared, counted by inliers; ours",
+        paper="Fischler & Bolles, CACM 1981",
+        open=_opener("ransac"),
+    ),
+    Entry(
+        name="ransac-open3d",
+        title="RANSAC-50k (Open3D)",
+        about="Open3D's RANSAC on the given matches",
+        paper="Fischler & Bolles, CACM 1981; Zhou et al., 2018",
+        open=_opener("open3d_methods", "open_ransac"),
+        device="cpu",
+        package="open3d",
+        extra="baselines",
+    ),
+    Entry(
+        name="sm",
+        title="SM",
+        about="spectral matching: least squares on the tenth with the largest eigenvector entries",
+        paper="Leordeanu & Hebert, ICCV 2005",
+        open=_opener("sm"),
+    ),
+    Entry(
+        name="fgr",
+        title="FGR (Open3D)",
+        about="fast global registration on the given matches, by Open3D",
+        paper="Zhou et al., ECCV 2016",
+        open=_opener("open3d_methods", "open_fgr"),
+        device="cpu",
+        package="open3d",
+        extra="baselines",
+    ),
+    Entry(
+        name="kiss-matcher",
+        title="KISS-Matcher",
+        about="its own features, matches and graph pruning on the clouds",
+        paper="Lim et al., ICRA 2025",
+        open=_opener("kiss"),
+        needs="clouds",
+        device="cpu",
+        package="kiss_matcher",
+        extra="baselines",
+    ),
+)
+METHODS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def open_method(name: str, device: str | torch.device = "auto") -> Method:
+    """The method of that name, ready to be called; `name:PATH` opens it with other weights.
+
+    A method that runs on the CPU only does so whatever the device.
+    """
+    from vbreg.registration import choose_device
+
+    base, colon, weights = name.partition(":")
+    entry = _entry(base)
+    if not available(base):
+        raise _missing(entry)
+    chosen = choose_device("cpu" if entry.device == "cpu" else device)
+    if not colon:
+        return entry.open(chosen)
+    if entry.open_weights is None:
+        raise VBRegError(f"method {name!r}: {entry.title} has no weights; use {base!r}")
+    return entry.open_weights(chosen, weights)
+
+
+def available(name: str) -> bool:
+    """Whether what the method imports is installed."""
+    package = _entry(name).package
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def _entry(name: str) -> Entry:
+    if name not in METHODS:
+        raise VBRegError(f"unknown method {name!r}: expected one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _missing(entry: Entry) -> MissingExtraError:
+    assert entry.package is not None
+    if entry.extra is None:
+        assert entry.build is not None
+        return MissingBuildError(entry.package, entry.title, entry.build)
+    return MissingExtraError(entry.package, entry.extra, entry.title)

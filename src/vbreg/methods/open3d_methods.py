@@ -1,0 +1,77 @@
+"""RANSAC and fast global registration as Open3D has them (extra `baselines`).
+
+Both see the given matches, in units of the inlier threshold and about the middle of the matches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vbreg.methods.common import Answer, LocalMethod, Task, pose
+from vbreg.methods.interface import Method
+from vbreg.types import Float64
+
+SAMPLES = 50_000
+
+
+def solve_ransac(task: Task) -> Answer:
+    """Triplets, no checks before a pose is fitted, and no early end."""
+    import open3d as o3d
+
+    registration = o3d.pipelines.registration
+    o3d.utility.random.seed(task.problem.seed)
+    result = registration.registration_ransac_based_on_correspondence(
+        *_clouds(task),
+        _row_by_row(len(task)),
+        max_correspondence_distance=1.0,
+        ransac_n=3,
+        criteria=registration.RANSACConvergenceCriteria(SAMPLES, 1.0),
+    )
+    return _answer(result.transformation)
+
+
+def solve_fgr(task: Task) -> Answer:
+    """Lengths stay absolute, so that the last kernel is as wide as the inlier threshold."""
+    import open3d as o3d
+
+    registration = o3d.pipelines.registration
+    o3d.utility.random.seed(task.problem.seed)
+    result = registration.registration_fgr_based_on_correspondence(
+        *_clouds(task),
+        _row_by_row(len(task)),
+        registration.FastGlobalRegistrationOption(
+            decrease_mu=True, use_absolute_scale=True, maximum_correspondence_distance=1.0
+        ),
+    )
+    return _answer(result.transformation)
+
+
+def open_ransac(device: torch.device) -> Method:
+    return LocalMethod(solve_ransac, device)
+
+
+def open_fgr(device: torch.device) -> Method:
+    return LocalMethod(solve_fgr, device)
+
+
+def _clouds(task: Task) -> list[object]:
+    import open3d as o3d
+
+    ends = (task.matches.source64[0], task.matches.target64[0])
+    return [
+        o3d.geometry.PointCloud(o3d.utility.Vector3dVector(np.array(end.numpy()))) for end in ends
+    ]
+
+
+def _row_by_row(n: int) -> object:
+    import open3d as o3d
+
+    rows = np.arange(n, dtype=np.int32)
+    return o3d.utility.Vector2iVector(np.stack([rows, rows], axis=1))
+
+
+def _answer(T: Float64) -> Answer:
+    T = np.asarray(T)
+    # Open3D gives the identity where it found nothing.
+    return Answer(pose(T[:3, :3], T[:3, 3], found=not np.array_equal(T, np.eye(4))))

@@ -1,0 +1,35 @@
+"""VBReg itself, as one method among others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from vbreg.methods.interface import Method, Problem
+from vbreg.registration import VBReg
+from vbreg.timing import Stopwatch
+from vbreg.types import Registration
+
+
+@dataclass(frozen=True, eq=False)
+class VBRegMethod:
+    model: VBReg
+
+    def __call__(self, problem: Problem) -> Registration:
+        matches = problem.correspondences
+        clock = Stopwatch(None)
+        with clock("estimate"):
+            # No seed: the network takes the mean of its latent features, so nothing is drawn.
+            result = self.model.estimate(
+                matches.source, matches.target, inlier_threshold=problem.inlier_threshold
+            )
+        return replace(result, correspondences=matches, timings=clock.seconds)
+
+
+def open_(device: torch.device) -> Method:
+    return open_weights(device, "indoor")
+
+
+def open_weights(device: torch.device, path: str) -> Method:
+    return VBRegMethod(VBReg.from_pretrained(path, device=device))
