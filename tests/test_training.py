@@ -187,8 +187,22 @@ def test_the_clock_stops_a_run_that_then_goes_on(config: TrainConfig, tmp_path: 
     assert read_header(path)["about"]["steps"] > first
 
 
+def test_a_run_stops_at_a_step_and_keeps_to_its_plan(config: TrainConfig, tmp_path: Path) -> None:
+    config = replace(config, steps=6)
+    path = train(config, tmp_path / "parts", until=4, quiet=True)
+    assert read_header(path)["about"]["steps"] == 4
+    train(config, tmp_path / "parts", quiet=True)
+    whole = train(config, tmp_path / "whole", quiet=True)
+    for got, expected in zip(
+        tensors(load_network(path)), tensors(load_network(whole)), strict=True
+    ):
+        assert torch.equal(got, expected)
+
+
 def test_training_starts_from_given_weights(config: TrainConfig, tmp_path: Path) -> None:
     first = train(replace(config, steps=4), tmp_path / "first", quiet=True)
+    second = train(replace(config, steps=2, start_from=first), tmp_path / "second", quiet=True)
+    assert read_header(second)["about"]["start"]["steps"] == 4
     run = alone(replace(config, start_from=first))
     for got, given in zip(tensors(run.state.network), tensors(load_network(first)), strict=True):
         assert torch.equal(got, given)

@@ -258,6 +258,9 @@ def train(
     minutes: Annotated[
         float | None, typer.Option(help="Stop after so long; the same command goes on.", min=0.0)
     ] = None,
+    until: Annotated[
+        int | None, typer.Option(help="Stop at this step, before the last.", min=1)
+    ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -267,7 +270,14 @@ def train(
     from vbreg.training import train as run
 
     settings = configuration.read_config(config)
-    path = run(settings, output, device=choose_device(device), minutes=minutes, quiet=quiet)
+    path = run(
+        settings,
+        output,
+        device=choose_device(device),
+        minutes=minutes,
+        until=until,
+        quiet=quiet,
+    )
     if not quiet and os.environ.get("RANK", "0") == "0":
         _row(Console(highlight=False), "wrote", str(path))
 

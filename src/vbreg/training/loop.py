@@ -14,7 +14,7 @@ from torch import Tensor
 from vbreg.datasets.matches import MatchSet
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
-from vbreg.pretrained import save_network
+from vbreg.pretrained import read_header, save_network
 from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.checkpoint import State
@@ -34,10 +34,12 @@ def train(
     *,
     device: torch.device | str = "cpu",
     minutes: float | None = None,
+    until: int | None = None,
     quiet: bool = False,
 ) -> Path:
     """Train, or go on with what lies in `output`, until the steps are done or the minutes over.
 
+    `until` is a step to stop at before the last; the learning rate keeps to the whole plan.
     Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
     Under `torchrun` every process calls this, and the first one writes.
     """
@@ -54,7 +56,7 @@ def train(
             notes.say(f"going on from step {run.state.step}")
         if workers.is_first:
             journal.forget_after(output, run.state.step)
-        run.until(config.steps, minutes, output, notes)
+        run.until(min(config.steps, until or config.steps), minutes, output, notes)
     return output / WEIGHTS
 
 
@@ -149,6 +151,8 @@ class Run:
             "workers": self.workers.count,
             "config": to_dict(self.config),
         }
+        if self.config.start_from:
+            about["start"] = read_header(self.config.start_from).get("about", {})
         with atomic_path(output / WEIGHTS) as path:
             save_network(path, state.averaged, about)
 
