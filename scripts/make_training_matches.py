@@ -26,7 +26,7 @@ from vbreg.correspondences import overlap
 from vbreg.datasets import lidar, matches, scenes, shapes, streets, virtual
 from vbreg.datasets.folder import posed_clouds
 from vbreg.datasets.interiors import INTERIORS
-from vbreg.datasets.matches import MatchSet, PlaceCode
+from vbreg.datasets.matches import MAX_MATCHES, MatchSet, PlaceCode
 from vbreg.datasets.pairs import inverse
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
@@ -34,7 +34,7 @@ from vbreg.types import Float64
 Posed = tuple[Float64, Float64]  # points (N, 3), T_world_cloud
 INDOOR, OUTDOOR = 0.05, 0.30  # voxel sizes
 GROUP = 10  # fragments that look at one place
-STREET_SCANS, MAX_MATCHES = 8, 8000
+STREET_SCANS = 8
 MAX_PAIRS = 12  # of a place, each matched by FPFH and as a learned descriptor would
 HELD_OUT_PAIRS = 4  # of a place for validation
 MAX_REAL_PAIRS = 300

@@ -67,3 +67,11 @@ def small_network() -> VariationalNonLocalNetwork:
     torch.manual_seed(0)
     config = NetworkConfig(iterations=3, width=32, latent_width=16, hidden_width=24, label_width=8)
     return VariationalNonLocalNetwork(config).eval()
+
+
+@pytest.fixture(scope="session")
+def feat_network() -> VariationalNonLocalNetwork:
+    """Like `small_network`, and it sees FPFH."""
+    torch.manual_seed(0)
+    config = NetworkConfig("feat", 33, 3, width=32, latent_width=16, hidden_width=24, label_width=8)
+    return VariationalNonLocalNetwork(config).eval()

@@ -1,8 +1,10 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tests.conftest import make_problem
 from vbreg import losses
@@ -147,6 +149,34 @@ def test_without_latent_branches_only_the_prior_pass_counts() -> None:
     loss.total.backward()
     assert float(loss.kl) == float(loss.label_posterior) == float(loss.spectral_posterior) == 0.0
     assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+
+
+def test_labels_may_be_read_at_every_iteration() -> None:
+    """The mean over the iterations, and after a single one the plain loss."""
+    x, y, labels = inputs()
+    for iterations in (1, 3):
+        network = VariationalNonLocalNetwork(dataclasses.replace(CONFIG, iterations=iterations))
+        with torch.no_grad():
+            posterior = network(x, y, labels=labels, classify_each=True)
+            prior = network(x, y, classify_each=True)
+        plain, per_layer = (
+            losses.Objective(per_layer=chosen)(posterior, prior, (x, y), labels, network.sigma)
+            for chosen in (False, True)
+        )
+        for output, got in (
+            (posterior, per_layer.label_posterior),
+            (prior, per_layer.label_prior),
+        ):
+            each = [
+                binary_cross_entropy_with_logits(network.classify(f)[..., 0], labels.float())
+                for f in output.features
+            ]
+            torch.testing.assert_close(got, sum(each) / iterations)
+        assert torch.equal(per_layer.label_prior, plain.label_prior) == (iterations == 1)
+        assert torch.equal(per_layer.spectral_prior, plain.spectral_prior)
+        assert torch.equal(per_layer.kl, plain.kl)
+    with pytest.raises(ValueError, match="classify_each"):
+        losses.Objective(per_layer=True)(None, network(x, y), (x, y), labels, network.sigma)
 
 
 @pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])

@@ -86,6 +86,40 @@ def test_a_padded_batch_equals_its_singles(small_network: Network, form: str) ->
     network.float()
 
 
+def descriptors(n: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.rand(1, n, 2, 33, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(rows, dim=-1).flatten(2)
+
+
+def test_laws_hold_with_descriptors(feat_network: Network) -> None:
+    """Order does not matter, padding is not seen, and descriptors are."""
+    network = feat_network.double()
+    x, y = inputs(dtype=torch.float64)
+    d = descriptors(50)
+    alone = network(x, y, descriptors=d).logits
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    shuffled = network(x[:, order], y[:, order], descriptors=d[:, order]).logits
+    torch.testing.assert_close(shuffled, alone[:, order])
+    padded = (torch.nn.functional.pad(t, (0, 0, 0, 9), value=7.0) for t in (x, y, d))
+    source, target, described = padded
+    mask = torch.arange(59).unsqueeze(0) < 50
+    together = network(source, target, descriptors=described, mask=mask).logits
+    torch.testing.assert_close(together[:, :50], alone)
+    assert not torch.allclose(network(x, y, descriptors=descriptors(50, 1)).logits, alone, rtol=0.1)
+    network.float()
+
+
+def test_every_iteration_is_classified_if_asked(small_network: Network) -> None:
+    x, y = inputs()
+    output = small_network(x, y, classify_each=True)
+    assert len(output.logits_of_each) == len(output.features) == 3
+    assert torch.equal(output.logits_of_each[-1], output.logits)
+    for logits, features in zip(output.logits_of_each, output.features, strict=True):
+        assert torch.equal(logits, small_network.classify(features).squeeze(-1))
+    assert small_network(x, y).logits_of_each == ()
+
+
 def test_translation_of_either_cloud_changes_nothing(small_network: Network) -> None:
     network = small_network.double()
     x, y = inputs(dtype=torch.float64)

@@ -80,6 +80,7 @@ ALLOWED = {
         "network",
         "pretrained",
         "registration",
+        "types",
     },
     "render": {"errors", "io", "types"},
     "demo": {"errors", "io", "types"},

@@ -30,12 +30,15 @@ def contents(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         return tensors, json.loads(file.metadata()["vbreg"])
 
 
-def test_round_trip(saved: Path) -> None:
+@pytest.mark.parametrize(
+    "config", [CONFIG, dataclasses.replace(CONFIG, input="feat", descriptor_width=33)]
+)
+def test_round_trip(saved: Path, config: NetworkConfig) -> None:
     torch.manual_seed(0)
-    network = VariationalNonLocalNetwork(CONFIG)
+    network = VariationalNonLocalNetwork(config)
     save_network(saved, network, {"steps": 3})
     loaded = load_network(saved)
-    assert loaded.config == CONFIG
+    assert loaded.config == config
     assert not loaded.training
     assert read_header(saved)["about"] == {"steps": 3}
     for name, value in network.state_dict().items():

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.conftest import Problem, make_problem
-from vbreg import VBReg
+from vbreg import VBReg, descriptors, register
+from vbreg.clouds import normals, voxel_downsample
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, load_points
 from vbreg.metrics import pose_error
@@ -197,6 +198,100 @@ def test_bad_input_is_named(
 ) -> None:
     with pytest.raises(VBRegError, match=message):
         model.estimate(source, target, **options)  # type: ignore[arg-type]
+
+
+# --- descriptors
+
+
+def described(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    source, target = np.random.default_rng(seed).random((2, count, 33))
+    return source, target
+
+
+def test_descriptors_are_seen_by_direction(feat_network: VariationalNonLocalNetwork) -> None:
+    model, p = VBReg(feat_network), make_problem(150, 0.3)
+    source, target = described(150)
+    first = model.estimate(p.source, p.target, descriptors=(source, target))
+    assert_pose_close(first.T_target_source, p.T, 1.0, 0.05)
+    scaled = model.estimate(p.source, p.target, descriptors=(torch.tensor(7 * source), target))
+    np.testing.assert_allclose(scaled.confidence, first.confidence, atol=1e-6)
+    other = model.estimate(p.source, p.target, descriptors=(target, source))
+    assert not np.allclose(other.confidence, first.confidence, atol=1e-4)
+
+
+def test_order_does_not_matter_with_descriptors(feat_network: VariationalNonLocalNetwork) -> None:
+    model, p = VBReg(feat_network), make_problem(150, 0.3)
+    source, target = described(150)
+    order = np.random.default_rng(0).permutation(150)
+    first = model.estimate(p.source, p.target, descriptors=(source, target))
+    second = model.estimate(
+        p.source[order], p.target[order], descriptors=(source[order], target[order])
+    )
+    assert_pose_close(second.T_target_source, first.T_target_source, 1e-6, 1e-7)
+    np.testing.assert_allclose(second.confidence, first.confidence[order], atol=1e-3)
+
+
+def test_a_padded_batch_with_descriptors_equals_its_singles(
+    feat_network: VariationalNonLocalNetwork,
+) -> None:
+    """Padding may be anything, NaN too, in points and in descriptors."""
+    model = VBReg(feat_network)
+    problems = [make_problem(n, 0.3, seed=n) for n in (120, 45, 3)]
+    points, rows = np.full((2, 3, 120, 3), np.nan), np.full((2, 3, 120, 33), np.nan)
+    for b, p in enumerate(problems):
+        n = len(p.source)
+        points[:, b, :n], rows[:, b, :n] = p[:2], described(n, seed=n)
+    batch = model.estimate(points[0], points[1], descriptors=(rows[0], rows[1]))
+    for b, p in enumerate(problems):
+        n = len(p.source)
+        single = model.estimate(p.source, p.target, descriptors=described(n, seed=n))
+        np.testing.assert_allclose(batch.T_target_source[b], single.T_target_source, atol=1e-6)
+        np.testing.assert_allclose(batch.confidence[b, :n], single.confidence, atol=1e-3)
+        assert np.array_equal(batch.inliers[b, :n], single.inliers)
+
+
+def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNetwork) -> None:
+    model = VBReg(feat_network)
+    cloud = np.random.default_rng(0).random((2000, 3))
+    result = register(cloud, cloud[::-1] + 3.0, voxel_size=0.1, model=model, max_correspondences=80)
+    fpfh, matches = [], result.correspondences
+    for points, index in (
+        (cloud, matches.source_index),
+        (cloud[::-1] + 3.0, matches.target_index),
+    ):
+        local = voxel_downsample(LocalCloud.of(points, "cloud").points, 0.1)
+        fpfh.append(descriptors.fpfh(local, normals(local, 0.2), 0.5)[index])
+    again = model.estimate(
+        matches.source, matches.target, descriptors=(fpfh[0], fpfh[1]), inlier_threshold=0.2
+    )
+    np.testing.assert_array_equal(result.confidence, again.confidence)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"descriptors of 33 columns: give descriptors=\(source, target\)"),
+        (np.zeros((5, 33)), r"give descriptors=\(source, target\)"),
+        ((np.ones((5, 33)), np.ones((5, 32))), "target descriptors have 32 columns.*takes 33"),
+        ((np.ones((4, 33)), np.ones((5, 33))), r"\(4, 33\): expected \(5, 33\), one row per match"),
+        ((np.ones((1, 5, 33)), np.ones((5, 33))), r"expected \(5, 33\)"),
+        ((np.ones((5, 33)), np.full((5, 33), np.nan)), "target descriptors hold NaN"),
+        ((np.ones((5, 33)), "fpfh"), "target descriptors is a str"),
+    ],
+)
+def test_bad_descriptors_are_named(
+    feat_network: VariationalNonLocalNetwork, given: object, message: str
+) -> None:
+    with pytest.raises(VBRegError, match=message):
+        VBReg(feat_network).estimate(np.eye(5, 3), np.eye(5, 3), descriptors=given)  # type: ignore[arg-type]
+
+
+def test_descriptors_for_a_network_without_are_refused(model: VBReg, problem: Problem) -> None:
+    with pytest.raises(VBRegError, match="sees points alone"):
+        model.estimate(problem.source, problem.target, descriptors=described(300))
+
+
+# --- clouds
 
 
 def test_clouds_come_in_many_forms() -> None:

@@ -2,6 +2,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +12,29 @@ import pytest
 import torch
 
 from tests.conftest import make_problem
-from vbreg.datasets.matches import MatchSet, write_shard
+from vbreg.datasets import matches
+from vbreg.datasets.matches import Features, MatchSet, write_shard
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.losses import Objective
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import load_network, read_header
 from vbreg.training import TrainConfig, checkpoint, journal, train
+from vbreg.training import descriptors as cloud_descriptors
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.config import DataConfig, OptimizerConfig, from_dict, read_config, to_dict
+from vbreg.training.descriptors import CloudDescriptors, clouds_of, fpfh_sets
 from vbreg.training.loop import Run, average_weights, learning_rate
 from vbreg.training.validation import validate
 from vbreg.training.workers import Workers
 
 CPU = torch.device("cpu")
+DATA = Path(__file__).parents[1] / "data"
 NETWORK = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
+KINDS = {
+    "variational": NETWORK,
+    "plain": replace(NETWORK, variational=False),
+    "feat": replace(NETWORK, input="feat", descriptor_width=33),
+}
 
 
 def match_sets(count: int, threshold: float = 0.1, first: int = 0) -> list[MatchSet]:
@@ -63,9 +74,55 @@ def config(tmp_path: Path) -> TrainConfig:
     )
 
 
-def alone(config: TrainConfig) -> Run:
-    sets = [read_folder(folder) for folder in config.data.shards]
-    return Run(config, Workers(0, 1, CPU), MatchSampler(sets, config.data, CPU))
+def bumpy(seed: int) -> Features:
+    """A patch of 70 cm, described."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(0, 0.7, (2, 600))
+    waves = rng.normal(0, 8, (2, 3))
+    z = 0.05 * np.sin(np.stack([x, y], -1) @ waves + rng.uniform(0, 6, 3)).sum(-1)
+    return matches.describe(np.stack([x, y, z], -1))
+
+
+def described_sets(place: str, first: int, count: int = 2) -> list[MatchSet]:
+    """Patches matched by FPFH alone and, in the other direction, by something better."""
+    found = []
+    for k in range(first, first + count):
+        T = make_problem(3, seed=k).T
+        cloud = bumpy(k)
+        moved = matches.describe(cloud.points @ T[:3, :3].T + T[:3, 3])
+        for kind, ends, pose in (
+            ("fpfh", (cloud, moved), T),
+            ("code 0.30", (moved, cloud), np.linalg.inv(T)),
+        ):
+            found.append(matches.match_features(f"{place}/{k}-0 {kind}", *ends, pose, 1.0))
+    return found
+
+
+@pytest.fixture
+def described(config: TrainConfig, tmp_path: Path) -> TrainConfig:
+    """The same plan for shards whose clouds FPFH can describe."""
+    for place, folder in enumerate((*config.data.shards, config.data.validation)):
+        assert folder is not None
+        write_shard(folder / "one.npz", described_sets(folder.name, 10 * place))
+    return replace(config, data=replace(config.data, matched_by="fpfh"))
+
+
+def with_network(request: pytest.FixtureRequest, kind: str) -> TrainConfig:
+    """The plan for a network of one of KINDS, on shards that suit it."""
+    config = request.getfixturevalue("described" if kind == "feat" else "config")
+    return replace(config, network=KINDS[kind])
+
+
+def sampler_of(config: TrainConfig, device: torch.device = CPU) -> MatchSampler:
+    sets = [read_folder(folder, config.data.matched_by) for folder in config.data.shards]
+    described = None
+    if config.network.input == "feat":
+        described = CloudDescriptors(clouds_of(s for source in sets for s in source), device)
+    return MatchSampler(sets, config.data, device, described)
+
+
+def alone(config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> Run:
+    return Run(config, Workers(0, 1, CPU), sampler_of(config), clock=clock)
 
 
 def tensors(network: torch.nn.Module) -> list[torch.Tensor]:
@@ -121,6 +178,71 @@ def test_sets_smaller_than_asked_repeat_their_own_rows(config: TrainConfig) -> N
     assert int(large.min()) >= 100  # only the second set has 110 rows
 
 
+# --- descriptors
+
+
+def test_only_sets_that_fpfh_matched_are_read(described: TrainConfig) -> None:
+    folder = described.data.shards[0]
+    assert len(read_folder(folder)) == 4
+    names = [s.name for s in read_folder(folder, "fpfh")]
+    assert names == ["near/0-0 fpfh", "near/1-0 fpfh"]
+    write_shard(folder / "one.npz", match_sets(2))
+    with pytest.raises(VBRegError, match=r"no match set in .*near has a name that ends in ' fpfh'"):
+        read_folder(folder, "fpfh")
+
+
+def test_stored_clouds_are_described_as_they_were(described: TrainConfig) -> None:
+    """A shard rounds points to a millimetre, the table descriptors to half precision."""
+    sets = read_folder(described.data.shards[0], "fpfh")
+    clouds = CloudDescriptors(clouds_of(sets), CPU)
+    assert clouds.table.shape == (sum(len(s) + len(s.target_cloud) for s in sets), 33)
+    for k, match_set in enumerate(sets):
+        source, target = (d.float() for d in clouds.of(match_set))
+        before = torch.from_numpy(bumpy(k).descriptors)
+        assert float((source * before).sum(-1).mean()) > 0.98
+        assert float((source * target).sum(-1).mean()) > 0.98  # nearest to each other
+
+
+def test_a_thinned_source_is_described_among_all_its_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the shard has its whole as another set's target; otherwise the set is left out."""
+    monkeypatch.setattr(cloud_descriptors, "MAX_MATCHES", 60)
+    whole, other = bumpy(0), bumpy(1)
+    part = matches.thinned(whole, 60, np.random.default_rng(0))
+    lost = matches.thinned(bumpy(2), 60, np.random.default_rng(0))
+    stored = [
+        matches.match_features(name, source, target, np.eye(4), 1.0)
+        for name, source, target in (
+            ("patch/0-1 fpfh", part, other),
+            ("patch/2-1 fpfh", lost, other),
+            ("patch/1-0 code 0.20", other, whole),
+        )
+    ]
+    write_shard(tmp_path / "patch.npz", stored)
+    (found,) = fpfh_sets(matches.read_shard(tmp_path / "patch.npz"))
+    assert found.name == "patch/0-1 fpfh"
+    np.testing.assert_array_equal(found.source_cloud[found.source_index], found.source)
+    source, _ = CloudDescriptors(clouds_of([found]), CPU).of(found)
+    likeness = (source.float() * torch.from_numpy(part.descriptors)).sum(-1)
+    assert float(likeness.mean()) > 0.98
+
+
+def test_descriptors_go_with_their_points(described: TrainConfig) -> None:
+    """Whichever end comes first. Here a descriptor tells how far from the origin its point is,
+    which no rotation changes."""
+    config = replace(described, network=KINDS["feat"], data=replace(described.data, jitter=0.0))
+    sampler = sampler_of(config)
+    assert sampler.descriptors is not None
+    length = sampler.points.unflatten(-1, (2, 3)).norm(dim=-1)  # (M, 2)
+    sampler.descriptors.table[sampler.ends, 0] = length.half()
+    batch = sampler.draw_pairs(16, 40, torch.Generator().manual_seed(0))
+    assert batch.descriptors is not None
+    ends = batch.descriptors.unflatten(-1, (2, 33))[..., 0].unbind(-1)
+    for points, told in zip((batch.source, batch.target), ends, strict=True):
+        torch.testing.assert_close(points.norm(dim=-1), told, rtol=2e-3, atol=1e-3)
+
+
 # --- the loop
 
 
@@ -147,11 +269,11 @@ def test_training_lowers_the_loss_and_writes_weights(config: TrainConfig, tmp_pa
     assert about["pairs"] == seen["pairs"]
 
 
-@pytest.mark.parametrize("variational", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_run_goes_on_to_the_bit(
-    config: TrainConfig, tmp_path: Path, variational: bool
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    config = replace(config, network=replace(NETWORK, variational=variational))
+    config = with_network(request, kind)
     train(config, tmp_path / "whole", quiet=True)
     run = alone(config)
     (tmp_path / "parts").mkdir()
@@ -187,6 +309,59 @@ def test_the_clock_stops_a_run_that_then_goes_on(config: TrainConfig, tmp_path: 
     assert read_header(path)["about"]["steps"] > first
 
 
+class Ticks:
+    """A clock that is a second later whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_plan_in_minutes_follows_the_clock(config: TrainConfig, tmp_path: Path) -> None:
+    """Every step takes a second, the first of a process is free, what was used is remembered."""
+    config = replace(config, minutes=4 / 60, steps=1, log_every=1, validate_every=100)
+
+    def go_on(folder: str, stop: int | None) -> Run:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        run = alone(config, Ticks())
+        if (tmp_path / folder / checkpoint.NAME).exists():
+            run.state.resume(tmp_path / folder, config)
+        with journal.opened(tmp_path / folder, None, quiet=True) as notes:
+            run.until(stop, None, tmp_path / folder, notes)
+        return run
+
+    def rates(folder: str) -> list[float]:
+        return [r["learning_rate"] for r in journal.read_log(tmp_path / folder, "train")]
+
+    assert go_on("whole", None).state.step == 5
+    done = (0, 0, 0.25, 0.5, 0.75)
+    expected = [learning_rate(step, x, config.optimizer) for step, x in enumerate(done)]
+    assert rates("whole") == pytest.approx(expected)
+    assert go_on("parts", 3).state.step_seconds == 2.0
+    second = go_on("parts", None)
+    assert (second.state.step, second.state.step_seconds) == (6, 4.0)
+    assert rates("parts")[:3] == rates("whole")[:3]
+    again = learning_rate(3, 0.5, config.optimizer)
+    assert rates("parts")[3:5] == pytest.approx([again, learning_rate(4, 0.5, config.optimizer)])
+
+
+def test_validation_ends_a_plan_in_minutes(config: TrainConfig, tmp_path: Path) -> None:
+    config = replace(config, minutes=1e-6, validate_every=100)
+    path = train(config, tmp_path / "run", quiet=True)
+    assert read_header(path)["about"]["steps"] == 2
+    (seen,) = journal.read_log(tmp_path / "run", "validation")
+    assert seen["step"] == 2
+
+
+def test_all_workers_follow_the_first_ones_clock() -> None:
+    told = [Pretender(rank, 2, CPU).of_first(3.0 + rank) for rank in range(2)]
+    assert sum(told) == 3.0
+    assert Workers(0, 1, CPU).of_first(3.0) == 3.0
+
+
 def test_a_run_stops_at_a_step_and_keeps_to_its_plan(config: TrainConfig, tmp_path: Path) -> None:
     config = replace(config, steps=6)
     path = train(config, tmp_path / "parts", until=4, quiet=True)
@@ -213,14 +388,16 @@ def test_training_starts_from_given_weights(config: TrainConfig, tmp_path: Path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_recorded_steps_are_the_eager_ones(config: TrainConfig) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_steps_are_the_eager_ones(request: pytest.FixtureRequest, kind: str) -> None:
     """Compiled and replayed, a few steps of a small network lose what eager steps lose."""
     device = torch.device("cuda")
-    sets = [read_folder(folder) for folder in config.data.shards]
+    config = with_network(request, kind)
+    config = replace(config, objective=Objective(per_layer=kind == "plain"))
     totals = []
     for compiled in (False, True):
         chosen = replace(config, compile=compiled)
-        run = Run(chosen, Workers(0, 1, device), MatchSampler(sets, config.data, device))
+        run = Run(chosen, Workers(0, 1, device), sampler_of(config, device))
         totals.append([float(run.step()["total"]) for _ in range(6)])
     assert totals[1] == pytest.approx(totals[0], rel=1e-2)
 
@@ -287,7 +464,11 @@ class Pretender(Workers):
         return tensor
 
 
-def test_two_processes_equal_one_with_the_double_batch(config: TrainConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["variational", "feat"])
+def test_two_processes_equal_one_with_the_double_batch(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    config = with_network(request, kind)
     config = replace(config, micro_batches=2, steps=3, log_every=1)
     (tmp_path / "config.toml").write_text(as_toml(config))
     command = ["-m", "vbreg", "train", str(tmp_path / "config.toml"), "--device", "cpu", "-q"]
@@ -326,7 +507,7 @@ def test_learning_rate_warms_up_and_decays(decay: str) -> None:
     config = from_dict(
         OptimizerConfig, {"decay": decay, "learning_rate": 2.0, "warmup_steps": 10}, "test"
     )
-    rates = [learning_rate(step, 100, config) for step in range(101)]
+    rates = [learning_rate(step, step / 100, config) for step in range(101)]
     assert rates[0] == pytest.approx(0.2, rel=0.01)
     assert max(rates) < 2.0
     assert rates[20:] == sorted(rates[20:], reverse=True)
@@ -376,6 +557,16 @@ def test_configuration_survives_the_file(config: TrainConfig, tmp_path: Path) ->
         ("[data]\ninlier_boost = [1, 2, 3]", r"inlier_boost = \[1, 2, 3\]: expected tuple"),
         ("[data]\nweights = [1.0]", r"weights = \(1.0,\): expected one for each of shards"),
         ("steps = ", r"is not TOML"),
+        ("minutes = 0", r"minutes = 0.0: expected a positive number"),
+        ("[data]\nmatched_by = 'orb'", r"matched_by = 'orb': expected Literal"),
+        (
+            "[network]\ninput = 'feat'\ndescriptor_width = 33",
+            r"matched_by = 'any': expected 'fpfh' with network.input = 'feat'",
+        ),
+        (
+            "[data]\nmatched_by = 'fpfh'\n[network]\ninput = 'feat'\ndescriptor_width = 32",
+            r"descriptor_width = 32: expected 33",
+        ),
     ],
 )
 def test_configuration_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -394,9 +585,20 @@ def test_missing_configuration_and_shards(config: TrainConfig, tmp_path: Path) -
 
 
 def test_the_configurations_that_we_ship_are_read() -> None:
-    files = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
+    files = sorted((Path(__file__).parents[1] / "configs").rglob("*.toml"))
     assert files
     for file in files:
         config = read_config(file)
         assert config.steps > 1000
-        assert config.data.shards
+        assert {shard.resolve().parent for shard in config.data.shards} == {DATA}
+
+
+def test_the_networks_of_table_3_are_trained_alike() -> None:
+    found = {f.stem: read_config(f) for f in (DATA.parent / "configs" / "ablation").glob("*.toml")}
+    assert len(found) == 9
+    like = found["vb_xyz"]
+    assert like.minutes is not None
+    assert like.network == NetworkConfig()
+    assert [name for name, c in found.items() if c.objective.per_layer] == ["sc_cls"]
+    for config in found.values():
+        assert replace(config, network=like.network, objective=like.objective) == like

@@ -299,7 +299,7 @@ def methods() -> None:
 @app.command(
     epilog=_examples(
         "vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg,sc2pcr,ransac -o out/3dmatch",
-        "vbreg benchmark 3dlomatch --root DATA/3dmatch --descriptor npz:fcgf --points 1000 -o out/lo",
+        "vbreg benchmark 3dlomatch --root DATA --descriptor npz:fcgf --points 1000 -o out/lo",
         "vbreg benchmark kitti --root DATA/kitti/dev --methods vbreg -o out/kitti",
         "vbreg benchmark my_scans --voxel-size 0.02 --limit 20 -o out/mine",
         "vbreg benchmark synthetic --limit 20 -o out/synthetic",
@@ -344,15 +344,17 @@ def benchmark(
 
     Poses are kept in the output folder as they are found: the same command goes on after a stop.
     """
-    from vbreg import benchmark as bench
-    from vbreg.benchmark.predict import device_name
+    from vbreg.benchmark.predict import device_name, predict
+    from vbreg.benchmark.problems import Settings
+    from vbreg.benchmark.report import terminal_table, write_report
+    from vbreg.benchmark.score import score
     from vbreg.registration import choose_device
 
-    settings = bench.Settings.of(
+    settings = Settings.of(
         dataset, descriptor=descriptor, points=points, voxel_size=voxel_size, seed=seed
     )
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    pairs = bench.predict(
+    pairs = predict(
         settings,
         names,
         output,
@@ -363,12 +365,92 @@ def benchmark(
         scenes=scenes.split(",") if scenes else None,
         quiet=quiet,
     )
-    rows = bench.score(output, names, pairs)
+    rows = score(output, names, pairs)
     command = "vbreg " + shlex.join(sys.argv[1:])
-    page = bench.write_report(output, rows, settings, command, device_name(choose_device(device)))
+    page = write_report(output, rows, settings, command, device_name(choose_device(device)))
     if not quiet:
-        print(page.read_text().split("\n## ")[0].split("\n![")[0].strip())
-        _row(Console(highlight=False), "wrote", str(page.with_suffix(".html")))
+        console = Console(highlight=False)
+        console.print(terminal_table(rows, settings))
+        _row(console, "wrote", str(page.with_suffix(".html")))
+
+
+class Experiment(str, Enum):
+    """What of the paper to repeat."""
+
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    figures = "figures"
+    theorem1 = "theorem1"
+
+
+@app.command(
+    epilog=_examples(
+        "vbreg experiment table1 --root DATA -o out/table1",
+        "vbreg experiment table2 --root DATA -o out/table2 --methods vbreg,sc2pcr --every 4",
+        "vbreg experiment table3 --root DATA -o out/table3 --weights runs/ablation",
+        "vbreg experiment theorem1 --root DATA -o out/theorem1 --every 10",
+    )
+)
+def experiment(
+    name: Annotated[
+        Experiment,
+        typer.Argument(
+            metavar="NAME", help="table1, table2, table3 (ablations), figures or theorem1."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for tables, pictures and poses.")
+    ],
+    root: Annotated[
+        Path, typer.Option(help="Folder with 3dmatch and kitti in any of their layouts.")
+    ],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="For table1 and table2; left out: all that are installed."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="For table3: folder of the networks of configs/ablation."),
+    ] = None,
+    training: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR[,DIR]",
+            help="For figures: folders of `vbreg train`, those of one run with commas between.",
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(help="Every n-th pair.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="For sampling points and for random methods.")] = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Repeat an experiment of the paper. A run that was stopped goes on."""
+    from vbreg.experiments.recipes import run
+    from vbreg.experiments.tables import Runs
+
+    command = "vbreg " + shlex.join(sys.argv[1:])
+    page = run(
+        name.value,
+        root,
+        Runs(output, command, device, every, seed, quiet),
+        methods=methods.split(",") if methods else None,
+        weights=weights,
+        training=_named_folders(training or []),
+    )
+    if not quiet:
+        _row(Console(highlight=False), "wrote", str(page))
+
+
+def _named_folders(values: Sequence[str]) -> dict[str, list[Path]]:
+    """NAME=DIR[,DIR] ... as a mapping."""
+    named = {}
+    for value in values:
+        name, equals, folders = value.partition("=")
+        if not (name and equals and folders):
+            raise VBRegError(f"--training {value!r}: expected NAME=DIR or NAME=DIR,DIR")
+        named[name] = [Path(folder) for folder in folders.split(",")]
+    return named
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.types import Bool, Float64
 
 Points: TypeAlias = "ArrayLike | Tensor"
+Descriptors: TypeAlias = "tuple[ArrayLike | Tensor, ArrayLike | Tensor]"  # of source and target
 WIDEST = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
 Cloud: TypeAlias = Any  # a path, points (N, 3), a PointCloud or anything with `.points`
@@ -71,10 +72,16 @@ class MatchProblem:
     mask: Tensor  # (B, N)
     origins: tuple[Float64, Float64]  # (B, 3) each
     unit: float
+    descriptors: Tensor | None = None  # (B, N, 2 D)
 
     @staticmethod
     def of(
-        source: Float64, target: Float64, valid: Bool, unit: float, options: dict[str, Any]
+        source: Float64,
+        target: Float64,
+        valid: Bool,
+        unit: float,
+        options: dict[str, Any],
+        descriptors: Float64 | None = None,
     ) -> MatchProblem:
         valid = np.atleast_2d(valid)
         local, origins = [], []
@@ -99,6 +106,7 @@ class MatchProblem:
             mask,
             (origins[0], origins[1]),
             unit,
+            None if descriptors is None else _batched(descriptors).to(**options),
         )
 
     def exact(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,21 +123,68 @@ class MatchProblem:
 
 def as_points(points: Points, name: str) -> Float64:
     """(..., N, 3) float64; the caller's array is never written to."""
-    if isinstance(points, Tensor):
-        points = points.detach().to("cpu", torch.float64).numpy()
+    array = _as_numbers(
+        points, name, "points (N, 3) as an array, a tensor, a path, or an object with .points"
+    )
+    if array.ndim not in (2, 3) or array.shape[-1] != 3:
+        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
+    return array
+
+
+def as_descriptors(descriptors: Descriptors | None, valid: Bool, width: int) -> Float64 | None:
+    """(..., N, 2 * width): source then target, each of length 1, zero where a row is not valid.
+
+    `width` is what the network takes for each cloud: 0 is none.
+    """
+    if width == 0 and descriptors is not None:
+        raise VBRegError(
+            "descriptors given, but this network sees points alone: leave them out, or use weights "
+            "that were trained with input = 'feat'"
+        )
+    if width == 0:
+        return None
     try:
-        array = np.asarray(points)
+        source, target = descriptors  # type: ignore[misc]  # what is not a pair is named below
+    except (TypeError, ValueError) as error:
+        raise VBRegError(
+            f"this network sees descriptors of {width} columns: give descriptors=(source, target), "
+            "row by row with the matches"
+        ) from error
+    ends = (("source descriptors", source), ("target descriptors", target))
+    return np.concatenate([_unit_rows(rows, name, valid, width) for name, rows in ends], axis=-1)
+
+
+def _unit_rows(rows: Points, name: str, valid: Bool, width: int) -> Float64:
+    array = _as_numbers(rows, name, "numbers (N, D) as an array or a tensor")
+    if array.shape[:-1] != valid.shape:
+        expected = (*valid.shape, width)
+        raise VBRegError(f"{name} have shape {array.shape}: expected {expected}, one row per match")
+    if array.shape[-1] != width:
+        raise VBRegError(f"{name} have {array.shape[-1]} columns: this network takes {width}")
+    array = np.where(valid[..., None], array, 0.0)
+    if not np.isfinite(array).all():
+        raise VBRegError(f"{name} hold NaN or infinity: drop these matches, or mask them")
+    return array / np.linalg.norm(array, axis=-1, keepdims=True).clip(1e-12)
+
+
+def _as_numbers(values: Points, name: str, expected: str) -> Float64:
+    """float64 of any shape, never the caller's own array."""
+    if isinstance(values, Tensor):
+        values = values.detach().to("cpu", torch.float64).numpy()
+    try:
+        array = np.asarray(values)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"its values are {array.dtype}")
     except (TypeError, ValueError) as error:
         raise VBRegError(
-            f"{name} is a {type(points).__name__}: expected points (N, 3) as an array, a tensor, "
-            f"a path, or an object with .points ({error})"
+            f"{name} is a {type(values).__name__}: expected {expected} ({error})"
         ) from error
-    array = array.astype(np.float64)
-    if array.ndim not in (2, 3) or array.shape[-1] != 3:
-        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
-    return array
+    return array.astype(np.float64)
+
+
+def _batched(rows: Float64) -> Tensor:
+    """(B, N, ...) of one problem's rows (N, ...) or of several problems' (B, N, ...)."""
+    return torch.from_numpy(rows if rows.ndim == 3 else rows[None])
 
 
 def as_mask(mask: ArrayLike | Tensor) -> Bool:

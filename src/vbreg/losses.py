@@ -40,6 +40,7 @@ class Objective:
     likelihood: Likelihood = "bernoulli"  # "gaussian" as in the paper
     spectral: Spectral = "mean"  # as in the paper; the others are for few inliers
     balance: float = 0.8  # share of the KL's gradient that pulls the prior to the posterior
+    per_layer: bool = False  # labels are read from every iteration's features: SCNonlocal^cls
 
     def __post_init__(self) -> None:
         for name, kinds in (("likelihood", Likelihood), ("spectral", Spectral)):
@@ -73,7 +74,12 @@ class Objective:
         )
 
     def _label(self, output: NetworkOutput, labels: Tensor) -> Tensor:
-        return -log_likelihood(output.logits, labels, self.likelihood).mean()
+        """Of the last features, or the mean over those of all iterations."""
+        judged = output.logits_of_each if self.per_layer else (output.logits,)
+        if not judged:
+            raise ValueError("per_layer: run the network with classify_each=True")
+        terms = [-log_likelihood(logits, labels, self.likelihood).mean() for logits in judged]
+        return torch.stack(terms).mean()
 
 
 def elbo(posterior: NetworkOutput, labels: Tensor, likelihood: Likelihood = "bernoulli") -> Tensor:

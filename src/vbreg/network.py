@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from vbreg.compatibility import AttentionForm, spatial_attention
 
 BRANCHES = ("query", "key", "value")
+DESCRIPTOR_LENGTH = 10.0  # in inlier thresholds of 10 cm: 1 beside metres, as in the paper
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class NetworkOutput(NamedTuple):
     features: tuple[Tensor, ...]  # F^1 .. F^L, each (B, N, d)
     attention: tuple[tuple[Tensor, Tensor], ...]  # (Q, K) of each iteration, if kept
     steps: tuple[dict[str, BranchStep], ...]  # of each iteration, by branch, if labels were given
+    logits_of_each: tuple[Tensor, ...] = ()  # (B, N) from each of `features`, if asked for
 
 
 class ContextNorm(nn.Module):
@@ -206,11 +208,12 @@ class VariationalNonLocalNetwork(nn.Module):
         target: Tensor,  # (B, N, 3)
         *,
         mask: Tensor | None = None,  # (B, N) True for real rows
-        descriptors: Tensor | None = None,  # (B, N, 2 * descriptor_width) with input `feat`
+        descriptors: Tensor | None = None,  # (B, N, 2 * descriptor_width), each of length 1
         labels: Tensor | None = None,  # (B, N) given: posterior; none: prior
         generator: torch.Generator | None = None,  # given: sample z; none: its mean
         attention: AttentionForm = "auto",
         keep_attention: bool = False,  # for voters that look at the attention rows
+        classify_each: bool = False,  # for a loss on the features of every iteration
     ) -> NetworkOutput:
         with torch.autocast(source.device.type, enabled=False):
             attend = spatial_attention(source, target, mask, attention)
@@ -236,8 +239,15 @@ class VariationalNonLocalNetwork(nn.Module):
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
             all_steps.extend([steps] if labels is not None else [])
-        logits = self.classify(features).squeeze(-1)
-        return NetworkOutput(logits, tuple(all_features), tuple(all_attention), tuple(all_steps))
+        judged = all_features if classify_each else all_features[-1:]
+        logits = tuple(self.classify(f).squeeze(-1) for f in judged)
+        return NetworkOutput(
+            logits[-1],
+            tuple(all_features),
+            tuple(all_attention),
+            tuple(all_steps),
+            logits if classify_each else (),
+        )
 
     def _initial_state(self, features: Tensor) -> BranchState:
         """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""
@@ -264,4 +274,6 @@ class VariationalNonLocalNetwork(nn.Module):
                 f"{given} descriptor channels: this network was built with input "
                 f"{self.config.input!r} and takes {expected}"
             )
-        return points if descriptors is None else torch.cat([points, descriptors], dim=-1)
+        if descriptors is None:
+            return points
+        return torch.cat([points, DESCRIPTOR_LENGTH * descriptors.to(points.dtype)], dim=-1)

@@ -19,6 +19,7 @@ from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 
 FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
+PLAIN = "plain.safetensors"  # SCNonlocal, trained alike: for comparison, and for PointDSC
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,17 @@ from vbreg.estimation import (
     spectral_weights,
     squared_residuals,
 )
-from vbreg.frames import Cloud, LocalCloud, MatchProblem, Points, as_mask, as_points, usable_rows
+from vbreg.frames import (
+    Cloud,
+    Descriptors,
+    LocalCloud,
+    MatchProblem,
+    Points,
+    as_descriptors,
+    as_mask,
+    as_points,
+    usable_rows,
+)
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Correspondences, Float64, Registration
@@ -68,8 +78,8 @@ def register(
     or, without a preset, estimated from the clouds. The result says what was chosen.
     `mutual` keeps only matches that are nearest both ways; above `max_correspondences` they are
     thinned evenly at random. `seed` samples the latent features instead of taking their mean.
-    A `model` given is used on its own device. `on_stage` is told the name of each stage as it
-    begins. The same call gives the same answer.
+    A `model` given is used on its own device; one that sees descriptors is given FPFH. `on_stage`
+    is told the name of each stage as it begins. The same call gives the same answer.
     """
     if not isinstance(max_correspondences, Integral) or max_correspondences < 3:
         raise VBRegError(
@@ -82,13 +92,14 @@ def register(
         chosen = _choose_voxel_size(voxel_size, preset, *clouds)
     with clock("weights"):
         model = model or _shipped_model(preset or "indoor", str(choose_device(device)))
-    matches, found = _match_clouds(
+    matches, found, described = _match_clouds(
         *clouds, chosen, model.device, clock, mutual=mutual, most=max_correspondences
     )
     result = model._estimate(
         matches.source,
         matches.target,
         mask=None,
+        descriptors=described if model.network.config.input == "feat" else None,
         inlier_threshold=INLIER_THRESHOLD * chosen,
         seed=seed,
         clock=clock,
@@ -140,6 +151,7 @@ class VBReg:
         target_points: Points,  # matched to source_points row by row
         *,
         mask: ArrayLike | Tensor | None = None,  # (N,) or (B, N), True for real rows
+        descriptors: Descriptors | None = None,  # (N, D) or (B, N, D) each, with input `feat`
         inlier_threshold: float | None = None,
         seed: int | None = None,
     ) -> Registration:
@@ -148,11 +160,14 @@ class VBReg:
         `inlier_threshold` is how far apart a true match may lie, in the unit of the points; left
         out, it is two voxels of the model's preset (0.10 m indoor, 0.60 m outdoor). Rows with a
         non-finite coordinate are ignored. A batch is solved as its problems would be one by one.
+        `descriptors` of the source and of the target points go row by row with the matches; only
+        their direction counts, as in matching.
         """
         return self._estimate(
             as_points(source_points, "source_points"),
             as_points(target_points, "target_points"),
             mask=None if mask is None else as_mask(mask),
+            descriptors=descriptors,
             inlier_threshold=_positive(
                 INLIER_THRESHOLD * self.voxel_size
                 if inlier_threshold is None
@@ -169,12 +184,16 @@ class VBReg:
         target: Float64,
         *,
         mask: Bool | None,
+        descriptors: Descriptors | None,
         inlier_threshold: float,
         seed: int | None,
         clock: Stopwatch,
     ) -> Registration:
         valid = usable_rows(source, target, mask)
-        problem = MatchProblem.of(source, target, valid, inlier_threshold, self._tensor_options())
+        described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
+        problem = MatchProblem.of(
+            source, target, valid, inlier_threshold, self._tensor_options(), described
+        )
         with clock("network"), torch.inference_mode():
             output = self._run_network(problem, seed)
         estimate = self._search(output, problem, clock)
@@ -210,6 +229,7 @@ class VBReg:
             problem.source,
             problem.target,
             mask=None if problem.mask.all() else problem.mask,
+            descriptors=problem.descriptors,
             generator=generator,
             keep_attention=self.voting.attention_voters,
         )
@@ -309,8 +329,9 @@ def _match_clouds(
     *,
     mutual: bool,
     most: int,
-) -> tuple[Correspondences, int]:
-    """FPFH matches in the users' frames, and how many there were before thinning."""
+) -> tuple[Correspondences, int, tuple[Tensor, Tensor]]:
+    """FPFH matches in the users' frames, how many there were before thinning, and the FPFH of
+    their two ends, (N, 33) each."""
     points, features, kept = [], [], []
     for cloud in (source, target):
         with clock("downsample"):
@@ -335,6 +356,7 @@ def _match_clouds(
             order = torch.randperm(found, generator=torch.Generator().manual_seed(0))
             chosen = order[:most].sort().values.to(device)
             i, j = i[chosen], j[chosen]
+        ends = features[0][i], features[1][j]
         i, j = kept[0][i], kept[1][j]
         matched = Correspondences(
             points[0][i].double().cpu().numpy() + source.origin,
@@ -342,7 +364,7 @@ def _match_clouds(
             i.cpu().numpy(),
             j.cpu().numpy(),
         )
-    return matched, found
+    return matched, found, ends
 
 
 def _downsample(cloud: LocalCloud, voxel_size: float, device: torch.device) -> Tensor:

@@ -63,10 +63,12 @@ def error_curves(rows: Sequence[Row]) -> Figure:
     for axis, (field, text, scale, most) in zip(axes, fields, strict=True):
         for k, (name, group) in enumerate(by_method(rows)):
             errors = np.sort([scale * getattr(row, field) for row in group])
-            share = 100 * np.arange(1, len(errors) + 1) / len(errors)
-            axis.step(errors, share, where="post", color=_colour(k), label=name, linewidth=1.6)
+            share = 100 * np.arange(len(errors) + 1) / len(errors)
+            axis.step(
+                [0.0, *errors], share, where="post", color=_colour(k), label=name, linewidth=1.6
+            )
         axis.set_xlim(0, most)
-        axis.set_ylim(0, 100)
+        axis.set_ylim(0, 101)
         axis.set_xlabel(text)
     axes[0].set_ylabel("pairs below (%)")
     axes[-1].legend(frameon=False, fontsize=8, loc="lower right")
@@ -123,6 +125,7 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, A
     axes = figure.subplots(1, columns)
     for axis in np.atleast_1d(axes):
         axis.grid(alpha=0.25)
+        axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
 

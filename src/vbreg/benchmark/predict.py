@@ -29,7 +29,7 @@ PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
 
 def predict(
     settings: Settings,
-    methods: Sequence[str],
+    methods: Sequence[str] | Mapping[str, Method],
     output: Path,
     *,
     root: Path | None = None,
@@ -41,6 +41,7 @@ def predict(
 ) -> list[str]:
     """Poses of all methods into `output`, but for those already there; the names of the pairs.
 
+    Methods are named as for `open_method`, or given with a name of their own.
     `limit`, `every` and `scenes` choose among the pairs, and may change from run to run.
     """
     chosen = choose_device(device)
@@ -49,7 +50,11 @@ def predict(
         raise VBRegError(f"no pairs of {settings.dataset} are left to run; check --limit, --scenes")
     if not methods:
         raise VBRegError("no methods; name some, say vbreg,sc2pcr (`vbreg methods` lists them)")
-    opened = {name: open_method(name, chosen) for name in methods}
+    opened = (
+        dict(methods)
+        if isinstance(methods, Mapping)
+        else {name: open_method(name, chosen) for name in methods}
+    )
     header = {"settings": settings.to_dict()}
     problems = Table(output / PROBLEMS, header)
     tables = {name: Table(table_path(output, name), {**header, **identity(name, m, chosen)})

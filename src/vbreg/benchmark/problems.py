@@ -71,8 +71,8 @@ def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
     if settings.descriptor not in (OURS, GIVEN) and not (kind == STORED and stored):
         raise VBRegError(
             f"descriptor {settings.descriptor!r}: expected '{OURS}' (computed here), "
-            f"'{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or {STORED}:predator) or '{GIVEN}' "
-            "(matches stored in learned_matches)"
+            f"'{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or {STORED}:predator) "
+            f"or '{GIVEN}' (matches stored in learned_matches)"
         )
     if settings.descriptor == GIVEN and settings.dataset not in ("3dmatch", "3dlomatch"):
         raise VBRegError(f"descriptor '{GIVEN}' goes with 3dmatch and 3dlomatch only")

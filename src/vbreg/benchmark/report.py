@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 
 from vbreg import __version__
 from vbreg.benchmark import plots
@@ -52,6 +53,21 @@ def write_report(
     with atomic_path(output / "report.html") as path:
         path.write_text(webpage(summaries, settings, about, pictures))
     return page
+
+
+def terminal_table(rows: Sequence[Row], settings: Settings) -> Table:
+    """The main columns, narrow enough for a terminal."""
+    whole = [s for s in summarise(rows, settings.seed) if s.scene == "all"]
+    table = Table(title=f"{settings.dataset}, {_matches(settings)}, {whole[0].pairs} pairs")
+    for k, text in enumerate(("method", "recall %", "RE deg", "TE cm", "F1 %", "median ms")):
+        table.add_column(text, justify="right" if k else "left")
+    for s in whole:
+        numbers = (s.rotation_error, 2), (100 * s.translation_error, 2), (100 * s.inlier_f1, 1)
+        cells = [_text(value, digits) for value, digits in numbers]
+        table.add_row(
+            title_of(s.method), _percent(s.recall), *cells, _text(1e3 * s.seconds_median, 0)
+        )
+    return table
 
 
 def describe_run(settings: Settings, command: str, device: str) -> dict[str, Any]:
@@ -166,8 +182,8 @@ def protocol(settings: Settings, summaries: Sequence[Summary]) -> str:
     pairs = next(s.pairs for s in summaries if s.scene == "all")
     return (
         f"{pairs} pairs, the same matches for every method; right is RE < {settings.rotation:g} "
-        f"deg and TE < {100 * settings.translation:g} cm. Recall with its 95 % bootstrap interval over "
-        "pairs; RE and TE are means over the successes."
+        f"deg and TE < {100 * settings.translation:g} cm. Recall with its 95 % bootstrap interval "
+        "over pairs; RE and TE are means over the successes."
     )
 
 

@@ -15,16 +15,20 @@ from typing import overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vbreg import clouds, correspondences, descriptors
 from vbreg.datasets.pairs import Pair
 from vbreg.datasets.sampling import subsample
+from vbreg.descriptors.fpfh import BINS
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io import atomic_path
 from vbreg.types import Bool, Float32, Float64, Int64
 
 VERSION = 2
 STEPS = 100  # a shard keeps points in hundredths of the inlier threshold
+FPFH_WIDTH = 3 * BINS
+MAX_MATCHES = 8000  # of a set to train on: larger sources are thinned
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,11 @@ class MatchSet:
         """(N, 3), row by row with `source`."""
         return self.target_cloud[self.target_index]
 
+    @property
+    def matched_by_fpfh(self) -> bool:
+        """FPFH alone, without a place code: scripts/make_training_matches.py ends the name so."""
+        return self.name.endswith(" fpfh")
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -63,9 +72,12 @@ def describe(
     """Downsample to `voxel_size` v, normals within 2v, FPFH within 5v."""
     cloud = torch.as_tensor(np.array(points)).float().to(device)
     coarse = clouds.voxel_downsample(cloud, voxel_size)
-    normals = clouds.normals(coarse, 2 * voxel_size)
-    features = descriptors.fpfh(coarse, normals, 5 * voxel_size)
-    return Features(coarse.cpu().numpy(), features.cpu().numpy())
+    return Features(coarse.cpu().numpy(), coarse_fpfh(coarse, voxel_size).cpu().numpy())
+
+
+def coarse_fpfh(coarse: Tensor, voxel_size: float) -> Tensor:
+    """FPFH (N, 33) of points (N, 3) that are one a voxel already."""
+    return descriptors.fpfh(coarse, clouds.normals(coarse, 2 * voxel_size), 5 * voxel_size)
 
 
 class PlaceCode:

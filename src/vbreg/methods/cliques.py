@@ -69,20 +69,26 @@ def maximum_clique(adjacency: Bool, steps: int = STEPS) -> Clique:
 def maximal_cliques(
     adjacency: Bool, smallest: int = 3, steps: int = STEPS
 ) -> Iterator[tuple[int, ...]]:
-    """Sets of vertices that are all adjacent and to which no vertex can be added.
+    """Sets of vertices that are all adjacent and to which no vertex can be added, each once.
 
-    Bron & Kerbosch with pivots, from each vertex in the order of Eppstein et al., so that each
-    clique comes once. Every vertex has an equal share of the steps, and one whose share runs out
-    still gives the clique it is at.
+    Bron & Kerbosch with pivots, from each vertex in the order of Eppstein et al. Every vertex has
+    an equal share of the steps, and what it does not need goes to those after it, which have more
+    neighbours. One whose share runs out completes the clique it is at and stops, so that every
+    vertex gets one at least.
     """
     order = core_numbers(adjacency)[1][::-1]
     rows = bitsets(adjacency[np.ix_(order, order)])
-    for v, row in enumerate(rows):
-        earlier = (1 << v) - 1
-        share = steps // len(rows)
-        for clique in _cliques_from(v, row & earlier, row & ~earlier, rows, share):
-            if len(clique) >= smallest:
-                yield tuple(int(order[u]) for u in clique)
+    seen: set[tuple[int, ...]] = set()
+    for v in reversed(range(len(rows))):
+        share = steps // (v + 1)
+        inside = rows[v] & ((1 << v) - 1)  # peeled later than v
+        found, unused = _cliques_from(v, inside, rows[v] ^ inside, rows, share)
+        steps -= share - unused
+        for clique in found:
+            members = tuple(sorted(order[clique].tolist()))
+            if len(members) >= smallest and members not in seen:
+                seen.add(members)
+                yield members
 
 
 def _lowest(bits: int) -> int:
@@ -95,19 +101,22 @@ def _members(bits: int) -> Iterator[int]:
         bits &= bits - 1
 
 
-def _greedy_clique(rows: list[int], strength: list[int], steps: int) -> tuple[list[int], int]:
-    """From each vertex, add the neighbour of the highest core number until none is left.
+def _completed(path: list[int], common: int, rows: list[int]) -> list[int]:
+    """The path and, of its common neighbours, always the one that was peeled last."""
+    path = path.copy()
+    while common:
+        path.append(_lowest(common))
+        common &= rows[path[-1]]
+    return path
 
-    Returns the largest clique, and the steps that are left.
-    """
+
+def _greedy_clique(rows: list[int], strength: list[int], steps: int) -> tuple[list[int], int]:
+    """The largest clique that is completed from some one vertex, and the steps that are left."""
     best: list[int] = []
     for v, row in enumerate(rows):
         if strength[v] < len(best) or steps < 0:
             break  # strengths fall, so no later vertex lies in a larger clique either
-        clique, rest = [v], row
-        while rest:
-            clique.append(_lowest(rest))
-            rest &= rows[clique[-1]]
+        clique = _completed([v], row, rows)
         steps -= len(clique)
         if len(clique) > len(best):
             best = clique
@@ -174,10 +183,17 @@ def _branch_and_bound(rows: list[int], best: list[int], steps: int) -> tuple[lis
 
 def _cliques_from(
     v: int, inside: int, outside: int, rows: list[int], steps: int
-) -> Iterator[list[int]]:
-    """Maximal cliques with v, others from `inside`, that no vertex of `outside` could join."""
+) -> tuple[list[list[int]], int]:
+    """Maximal cliques with v, others from `inside`, that no vertex of `outside` could join; and the
+    steps that are left."""
+    found: list[list[int]] = []
     path = [v]
-    stack = [(inside, outside, inside & ~rows[_pivot(inside, outside, rows)])] if inside else []
+    steps -= (inside | outside).bit_count()
+    if steps < 0:
+        return [_completed(path, inside | outside, rows)], 0
+    if not inside:
+        return [path] * (not outside), steps
+    stack = [(inside, outside, inside & ~rows[_pivot(inside, outside, rows)])]
     while stack:
         inside, outside, branches = stack.pop()
         if not branches:
@@ -188,22 +204,28 @@ def _cliques_from(
         stack.append((inside ^ bit, outside | bit, branches ^ bit))
         path.append(u)
         inner, outer = inside & rows[u], outside & rows[u]
+        steps -= (inner | outer).bit_count()
+        if steps < 0:
+            found.append(_completed(path, inner | outer, rows))
+            return found, 0
         if inner:
-            steps -= inner.bit_count() + outer.bit_count()
             stack.append((inner, outer, inner & ~rows[_pivot(inner, outer, rows)]))
             continue
         if not outer:
-            yield path
+            found.append(path.copy())
         path.pop()
-        if steps < 0:
-            return
+    return found, steps
 
 
 def _pivot(inside: int, outside: int, rows: list[int]) -> int:
-    """The vertex with most neighbours inside: cliques without it have one that is none of these."""
+    """The vertex with most neighbours inside; a clique of its neighbours alone can be joined by it,
+    so that only the others need to be branched on."""
     best, most = -1, -1
-    for u in _members(inside | outside):
-        count = (inside & rows[u]).bit_count()
-        if count > most:
-            best, most = u, count
+    for candidates, enough in ((outside, inside.bit_count()), (inside, inside.bit_count() - 1)):
+        for u in _members(candidates):
+            count = (inside & rows[u]).bit_count()
+            if count > most:
+                best, most = u, count
+            if most >= enough:
+                return best
     return best

@@ -18,7 +18,8 @@ from torch import Tensor
 from vbreg.datasets.matches import MatchSet, read_shard
 from vbreg.errors import VBRegError
 from vbreg.geometry import random_rotation
-from vbreg.training.config import DataConfig
+from vbreg.training.config import DataConfig, MatchedBy
+from vbreg.training.descriptors import CloudDescriptors, fpfh_sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,23 +27,40 @@ class Batch:
     source: Tensor  # (B, N, 3) in units of the inlier threshold
     target: Tensor
     labels: Tensor  # (B, N)
+    descriptors: Tensor | None = None  # (B, N, 2 D), for a network that sees them
+
+    def tensors(self) -> list[Tensor]:
+        """What it is made of, in the order of its fields."""
+        held = self.source, self.target, self.labels, self.descriptors
+        return [tensor for tensor in held if tensor is not None]
 
 
-def read_folder(folder: Path) -> list[MatchSet]:
-    """All match sets of the shards in a folder."""
+def read_folder(folder: Path, matched_by: MatchedBy = "any") -> list[MatchSet]:
+    """The match sets of the shards in a folder, all or those that FPFH alone matched."""
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise VBRegError(f"no shards (*.npz) of match sets in {folder}: make them first")
-    return [match_set for file in files for match_set in read_shard(file)]
+    shards = map(read_shard, files)
+    sets = [s for shard in shards for s in (shard if matched_by == "any" else fpfh_sets(shard))]
+    if matched_by == "fpfh" and not sets:
+        raise VBRegError(
+            f"no match set in {folder} has a name that ends in ' fpfh': name those so that FPFH "
+            "matched, or leave data.matched_by out"
+        )
+    return sets
 
 
 class MatchSampler:
-    """All match sets in one tensor on the device."""
+    """All match sets in one tensor on the device, and the descriptors of their ends if given."""
 
     def __init__(
-        self, sources: Sequence[Sequence[MatchSet]], config: DataConfig, device: torch.device
+        self,
+        sources: Sequence[Sequence[MatchSet]],
+        config: DataConfig,
+        device: torch.device,
+        descriptors: CloudDescriptors | None = None,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.descriptors = config, device, descriptors
         sets = [s for source in sources for s in source]
         if not sets:
             raise VBRegError("no match sets to train on: name folders of shards in data.shards")
@@ -61,6 +79,8 @@ class MatchSampler:
         self.weights = torch.cat(
             [torch.full((len(s),), w / len(s)) for s, w in zip(sources, weights, strict=True)]
         ).to(device)
+        if descriptors is not None:
+            self.ends = torch.cat([descriptors.ends(s) for s in sets]).to(device)  # (M, 2)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -74,9 +94,16 @@ class MatchSampler:
         return self.draw_pairs(self.config.correspondences // N, N, generator)
 
     def draw_pairs(self, B: int, N: int, generator: torch.Generator) -> Batch:
+        """Ends are swapped half of the time, with their descriptors, which no motion changes."""
         rows = self._choose_rows(B, N, generator)
-        source, target = self._augment(self.points[rows], generator)
-        return Batch(source, target, self.labels[rows])
+        kept = self._uniform(B, 1, 1, generator=generator) < 0.5
+        points = _in_order(self.points[rows].unflatten(-1, (2, 3)), kept.unsqueeze(-1))
+        source, target = self._move(points, generator)
+        described = None
+        if self.descriptors is not None:
+            ends = _in_order(self.ends[rows], kept)
+            described = self.descriptors.table[ends].flatten(2).to(source.dtype)  # (B, N, 2 D)
+        return Batch(source, target, self.labels[rows], described)
 
     def _choose_rows(self, B: int, N: int, generator: torch.Generator) -> Tensor:
         """N rows of each of B sets (B, N), drawn so that the share of inliers varies.
@@ -97,14 +124,12 @@ class MatchSampler:
         chosen = key.topk(min(N, len(offset)), dim=-1).indices
         return rows.gather(-1, chosen.repeat(1, -(-N // chosen.shape[1]))[:, :N] % sizes)
 
-    def _augment(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Any rotation of either end, a little jitter, ends swapped half of the time; translation
-        would change nothing, since the network centres what it sees."""
-        B, N, _ = points.shape
-        swap = self._uniform(B, 1, 1, generator=generator) < 0.5
-        a, b = points[..., :3], points[..., 3:]
+    def _move(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Any rotation of either end and a little jitter; translation would change nothing, since
+        the network centres what it sees."""
+        B, N, _, _ = points.shape
         moved = []
-        for end in (torch.where(swap, a, b), torch.where(swap, b, a)):
+        for end in points.unbind(2):
             R = random_rotation(B, generator=generator, device=self.device)
             noise = torch.randn(B, N, 3, generator=generator, device=self.device)
             scale = self.config.jitter * self._uniform(B, 1, 1, generator=generator)
@@ -113,3 +138,8 @@ class MatchSampler:
 
     def _uniform(self, *shape: int, generator: torch.Generator) -> Tensor:
         return torch.rand(*shape, generator=generator, device=self.device)
+
+
+def _in_order(ends: Tensor, kept: Tensor) -> Tensor:
+    """Source and target (B, N, 2, ...) as they are where `kept`, else swapped."""
+    return torch.where(kept, ends, ends.flip(2))

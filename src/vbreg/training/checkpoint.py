@@ -17,7 +17,8 @@ from vbreg.pretrained import load_network
 from vbreg.training.config import TrainConfig, to_dict
 
 NAME = "checkpoint.pt"
-VERSION = 1
+VERSION = 2
+COUNTS = ("step", "pairs", "skipped", "seconds", "step_seconds")
 MAY_MOVE = ("data.shards", "data.validation", "start_from")
 
 
@@ -32,6 +33,7 @@ class State:
     pairs: int = 0
     skipped: int = 0  # steps whose gradient was not finite
     seconds: float = 0.0
+    step_seconds: float = 0.0  # of them, in steps; without the first of each process
 
     @classmethod
     def start(cls, config: TrainConfig, device: torch.device) -> State:
@@ -62,7 +64,7 @@ class State:
             "network": self.network.state_dict(),
             "averaged": self.averaged.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "counts": [self.step, self.pairs, self.skipped, self.seconds],
+            "counts": [getattr(self, name) for name in COUNTS],
         }
         with atomic_path(folder / NAME) as path:
             torch.save(content, path)
@@ -79,7 +81,8 @@ class State:
         self.network.load_state_dict(content["network"])
         self.averaged.load_state_dict(content["averaged"])
         self.optimizer.load_state_dict(content["optimizer"])
-        self.step, self.pairs, self.skipped, self.seconds = content["counts"]
+        for name, value in zip(COUNTS, content["counts"], strict=True):
+            setattr(self, name, value)
 
 
 def _read(path: Path) -> dict[str, Any]:

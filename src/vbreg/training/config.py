@@ -11,11 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from vbreg.datasets.matches import FPFH_WIDTH
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.losses import Objective
 from vbreg.network import NetworkConfig
 
 T = TypeVar("T")
+MatchedBy = Literal["any", "fpfh"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class DataConfig:
     shards: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
     validation: Path | None = None
+    matched_by: MatchedBy = "any"  # which sets of these folders: all, or those of FPFH alone
     sizes: tuple[int, ...] = (256, 512, 1024, 2048, 4096)  # N of a micro-batch, drawn evenly
     correspondences: int = 40960  # of a micro-batch in all: it holds this // N pairs
     inlier_boost: tuple[float, float] = (0.5, 8.0)  # inliers are drawn so many times as readily
@@ -64,7 +67,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    """A plan is made in steps, or in `minutes`: then `steps` is not looked at, the learning rate
+    follows the time that steps have taken, and networks of any cost get the same. The first step
+    after a start is not counted, since it compiles; nor are validation and saving."""
+
     steps: int = 8000
+    minutes: float | None = None
     seed: int = 0
     micro_batches: int = 1  # of a step, shared by the workers; each has a seed of its own
     precision: Literal["bf16", "fp32"] = "bf16"
@@ -82,6 +90,20 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "micro_batches", "log_every", "validate_every", "checkpoint_every"):
             _check(getattr(self, name) >= 1, self, name, "at least 1")
+        _check(self.minutes is None or self.minutes > 0, self, "minutes", "a positive number")
+        if self.network.input == "feat":
+            _check(
+                self.data.matched_by == "fpfh",
+                self.data,
+                "matched_by",
+                "'fpfh' with network.input = 'feat', which is trained on FPFH",
+            )
+            _check(
+                self.network.descriptor_width == FPFH_WIDTH,
+                self.network,
+                "descriptor_width",
+                f"{FPFH_WIDTH}, the width of FPFH",
+            )
 
 
 def read_config(path: str | Path) -> TrainConfig:

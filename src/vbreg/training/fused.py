@@ -62,8 +62,8 @@ class Recorded:
         if shape not in self.recordings:
             self.recordings[shape] = self._record(batch, generator)
         graph, inputs, terms = self.recordings[shape]
-        for name in ("source", "target", "labels"):
-            getattr(inputs, name).copy_(getattr(batch, name))
+        for held, given in zip(inputs.tensors(), batch.tensors(), strict=True):
+            held.copy_(given)
         graph.replay()
         return terms.clone()
 
@@ -71,7 +71,7 @@ class Recorded:
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
         """Gradients so far and the generator are put back to where they were."""
-        inputs = Batch(batch.source.clone(), batch.target.clone(), batch.labels.clone())
+        inputs = Batch(*(tensor.clone() for tensor in batch.tensors()))
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

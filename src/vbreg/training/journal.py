@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vbreg.io import atomic_path
 
+T = TypeVar("T")
 LOG = "log.jsonl"
 SHOWN = {
     "total": "loss",
@@ -27,7 +28,7 @@ SHOWN = {
 class Journal:
     """Records of one run; `step` of each says where it belongs."""
 
-    def __init__(self, folder: Path, progress: Progress, writer: Any, steps: int) -> None:
+    def __init__(self, folder: Path, progress: Progress, writer: Any, steps: int | None) -> None:
         self.file = folder / LOG
         self.progress, self.writer = progress, writer
         self.task = progress.add_task("train", total=steps, news="")
@@ -47,6 +48,15 @@ class Journal:
 
     def say(self, text: str) -> None:
         self.progress.console.print(text)
+
+    def track(self, items: Sequence[T], what: str) -> Iterator[T]:
+        """`items` one by one, with a bar of their own as long as they last."""
+        self.say(f"{what}: {len(items)}")
+        task = self.progress.add_task(what, total=len(items), news="")
+        for item in items:
+            yield item
+            self.progress.advance(task)
+        self.progress.remove_task(task)
 
     def _show(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         self.shown |= {short: values[name] for name, short in SHOWN.items() if name in values}
@@ -75,9 +85,10 @@ def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def opened(
-    folder: Path, steps: int, *, quiet: bool = False, writes: bool = True
+    folder: Path, steps: int | None, *, quiet: bool = False, writes: bool = True
 ) -> Iterator[Journal]:
-    """Progress goes to stderr unless `quiet`; one of several workers `writes`."""
+    """Progress goes to stderr unless `quiet`; one of several workers `writes`. `steps` may be
+    unknown beforehand."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),

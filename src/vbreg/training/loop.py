@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.checkpoint import State
 from vbreg.training.config import OptimizerConfig, TrainConfig, to_dict
+from vbreg.training.descriptors import CloudDescriptors, clouds_of
 from vbreg.training.fused import Recorded
 from vbreg.training.journal import Journal
 from vbreg.training.passes import TERMS, TwoPasses
@@ -37,26 +39,32 @@ def train(
     until: int | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train, or go on with what lies in `output`, until the steps are done or the minutes over.
+    """Train, or go on with what lies in `output`, until the plan is done or the minutes over.
 
-    `until` is a step to stop at before the last; the learning rate keeps to the whole plan.
+    `minutes` and `until`, a step, stop it before; the learning rate keeps to the whole plan.
     Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
     Under `torchrun` every process calls this, and the first one writes.
     """
-    sets = [read_folder(folder) for folder in config.data.shards]
-    held_out = read_folder(config.data.validation) if config.data.validation else []
+    data = config.data
+    sets = [read_folder(folder, data.matched_by) for folder in data.shards]
+    held_out = read_folder(data.validation, data.matched_by) if data.validation else []
     output.mkdir(parents=True, exist_ok=True)
+    steps = config.steps if config.minutes is None else None
     with (
         joined(device) as workers,
-        journal.opened(output, config.steps, quiet=quiet, writes=workers.is_first) as notes,
+        journal.opened(output, steps, quiet=quiet, writes=workers.is_first) as notes,
     ):
-        run = Run(config, workers, MatchSampler(sets, config.data, workers.device), held_out)
+        described = None
+        if config.network.input == "feat":
+            clouds = clouds_of(chain(*sets, held_out))
+            described = CloudDescriptors(notes.track(clouds, "FPFH of clouds"), workers.device)
+        run = Run(config, workers, MatchSampler(sets, data, workers.device, described), held_out)
         if (output / checkpoint.NAME).exists():
             run.state.resume(output, config)
             notes.say(f"going on from step {run.state.step}")
         if workers.is_first:
             journal.forget_after(output, run.state.step)
-        run.until(min(config.steps, until or config.steps), minutes, output, notes)
+        run.until(until, minutes, output, notes)
     return output / WEIGHTS
 
 
@@ -69,6 +77,7 @@ class Run:
         workers: Workers,
         sampler: MatchSampler,
         held_out: Sequence[MatchSet] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if config.micro_batches % workers.count:
             raise VBRegError(
@@ -81,33 +90,53 @@ class Run:
         fast = config.compile and workers.device.type == "cuda"
         self.accumulate = Recorded(passes, self.state.network) if fast else passes
         self.generator = torch.Generator(workers.device)
+        self.clock, self.warm = clock, False
 
-    def until(self, steps: int, minutes: float | None, output: Path, notes: Journal) -> None:
+    @property
+    def progress(self) -> float:
+        """How much of the plan is done, from 0 to 1."""
+        if self.config.minutes is None:
+            return self.state.step / self.config.steps
+        return self.state.step_seconds / (60 * self.config.minutes)
+
+    def until(self, stop: int | None, minutes: float | None, output: Path, notes: Journal) -> None:
         state, config = self.state, self.config
-        began, pairs, earlier = time.monotonic(), state.pairs, state.seconds
+        began, pairs, earlier = self.clock(), state.pairs, state.seconds
         end = began + 60 * minutes if minutes is not None else math.inf
-        while state.step < steps and not self.workers.any(time.monotonic() > end):
-            terms = self.step()
-            state.seconds = earlier + time.monotonic() - began
+        while not self._done(stop) and not self.workers.any(self.clock() > end):
+            terms = self._timed_step()
+            state.seconds = earlier + self.clock() - began
             notes.advance(state.step)
             if not self.workers.is_first:
                 continue
             if state.step % config.log_every == 0:
-                speed = (state.pairs - pairs) / (time.monotonic() - began)
+                speed = (state.pairs - pairs) / (self.clock() - began)
                 notes.record("train", state.step, self._describe(terms, speed))
-            if self.held_out and (state.step % config.validate_every == 0 or state.step == steps):
-                found = validate(state.averaged, self.held_out)
+            if self.held_out and (state.step % config.validate_every == 0 or self._done(stop)):
+                found = validate(state.averaged, self.held_out, self.sampler.descriptors)
                 notes.record("validation", state.step, {"pairs": state.pairs, **found._asdict()})
             if state.step % config.checkpoint_every == 0:
                 self.save(output)
         if self.workers.is_first:
             self.save(output)
 
+    def _done(self, stop: int | None) -> bool:
+        return self.progress >= 1.0 or (stop is not None and self.state.step >= stop)
+
+    def _timed_step(self) -> dict[str, Tensor]:
+        """A step on the clock of the plan; the first of a process compiles and is off it."""
+        began = self.clock()
+        terms = self.step()
+        if self.warm:
+            self.state.step_seconds += self.workers.of_first(self.clock() - began)
+        self.warm = True
+        return terms
+
     def step(self) -> dict[str, Tensor]:
         """All micro-batches of one step -> its loss terms, as means over them."""
         state, config = self.state, self.config
         for group in state.optimizer.param_groups:
-            group["lr"] = learning_rate(state.step, config.steps, config.optimizer)
+            group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
         state.optimizer.zero_grad(set_to_none=False)
         terms = torch.zeros(len(TERMS), device=self.workers.device)
         pairs = 0
@@ -146,6 +175,7 @@ class Run:
             "pairs": state.pairs,
             "skipped": state.skipped,
             "minutes": round(state.seconds / 60, 2),
+            "step_minutes": round(state.step_seconds / 60, 2),
             "match_sets": len(self.sampler),
             "device": _device_name(self.workers.device),
             "workers": self.workers.count,
@@ -174,10 +204,10 @@ def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: 
     torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
 
 
-def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
+def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:
     """Linear warm-up, then down to `final` of the start along a cosine or an exponential."""
     warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
-    progress = min(1.0, step / steps)
+    progress = min(1.0, progress)
     curves: dict[str, Callable[[], float]] = {
         "cosine": lambda: (
             config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * progress))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -34,16 +36,21 @@ class TwoPasses:
         return torch.stack([*loss, loss.total]).detach()
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Loss:
-        network, config = self.network, self.config
+        config = self.config
         ends = batch.source, batch.target
+        network = partial(
+            self.network,
+            *ends,
+            descriptors=batch.descriptors,
+            attention=self.attention,
+            classify_each=config.objective.per_layer,
+        )
         low = config.precision == "bf16"
         # No cache of converted weights: it would outlive the recording of a CUDA graph.
         with torch.autocast(ends[0].device.type, torch.bfloat16, enabled=low, cache_enabled=False):
             posterior = None
             if config.network.variational:
-                posterior = network(
-                    *ends, labels=batch.labels, generator=generator, attention=self.attention
-                )
-            sampled = None if config.prior_mean else generator
-            prior = network(*ends, generator=sampled, attention=self.attention)
-            return config.objective(posterior, prior, ends, batch.labels, network.sigma, self.kl)
+                posterior = network(labels=batch.labels, generator=generator)
+            prior = network(generator=None if config.prior_mean else generator)
+            sigma = self.network.sigma
+            return config.objective(posterior, prior, ends, batch.labels, sigma, self.kl)

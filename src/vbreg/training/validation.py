@@ -12,6 +12,7 @@ from vbreg.datasets.matches import MatchSet
 from vbreg.metrics import classification, pose_error
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.registration import VBReg
+from vbreg.training.descriptors import CloudDescriptors
 
 ROTATION, TRANSLATION = 15.0, 3.0  # a success: degrees, and inlier thresholds (30 cm at 10 cm)
 MOST = 96  # sets that are looked at, spread evenly over those given
@@ -24,13 +25,20 @@ class Validation(NamedTuple):
     inlier_f1: float
 
 
-def validate(network: VariationalNonLocalNetwork, sets: Sequence[MatchSet]) -> Validation:
+def validate(
+    network: VariationalNonLocalNetwork,
+    sets: Sequence[MatchSet],
+    descriptors: CloudDescriptors | None = None,
+) -> Validation:
     model = VBReg(network)
     rows = []
     for k in np.unique(np.linspace(0, len(sets) - 1, min(MOST, len(sets))).round().astype(int)):
         match_set = sets[k]
         result = model.estimate(
-            match_set.source, match_set.target, inlier_threshold=match_set.inlier_threshold
+            match_set.source,
+            match_set.target,
+            descriptors=descriptors.of(match_set) if descriptors is not None else None,
+            inlier_threshold=match_set.inlier_threshold,
         )
         error = pose_error(
             torch.from_numpy(result.T_target_source), torch.from_numpy(match_set.T_target_source)

@@ -38,6 +38,13 @@ class Workers:
             return condition
         return bool(self.add_up(torch.tensor(float(condition), device=self.device)) > 0)
 
+    def of_first(self, value: float) -> float:
+        """The first worker's value, on all of them: what follows from a clock must be the same."""
+        if self.count == 1:
+            return value
+        shared = torch.tensor(value if self.is_first else 0.0, dtype=torch.float64)
+        return float(self.add_up(shared.to(self.device)))
+
     def add_up_gradients(self, module: nn.Module) -> None:
         """One transfer for all gradients; a parameter without one counts as zero."""
         if self.count == 1:

@@ -1,0 +1,1 @@
+"""The experiments of the paper: numbers, tables and pictures, one command each."""

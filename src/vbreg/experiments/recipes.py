@@ -1,0 +1,96 @@
+"""Experiments by name: which data, which methods, where the page goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vbreg import pretrained
+from vbreg.benchmark.predict import predict
+from vbreg.benchmark.problems import Settings
+from vbreg.errors import VBRegError
+from vbreg.experiments import figures, tables, theorem1
+from vbreg.experiments.tables import Runs
+
+NAMES = ("table1", "table2", "table3", "figures", "theorem1")
+DRAWN_METHODS = ("vbreg", "pointdsc", "sc2pcr", "ransac")
+
+
+def run(
+    name: str,
+    root: Path,
+    runs: Runs,
+    *,
+    methods: Sequence[str] | None = None,
+    weights: Path | None = None,
+    training: Mapping[str, Sequence[Path]] | None = None,
+) -> Path:
+    """Do an experiment of the paper and give the path of its page, or of its folder.
+
+    `methods` are for table1, table2 and figures (left out: all that are installed, or a few),
+    `weights` is the folder of trained ablations for table3, `training` the logs for figures.
+    """
+    runs.output.mkdir(parents=True, exist_ok=True)
+    if name == "table1":
+        return tables.table1(root, runs, methods or tables.installed_methods())
+    if name == "table2":
+        return tables.table2(root, runs, methods or tables.installed_methods())
+    if name == "table3":
+        return tables.table3(root, runs, weights)
+    if name == "figures":
+        return _figures(root, runs, methods or DRAWN_METHODS, training)
+    if name == "theorem1":
+        return _theorem1(root, runs)
+    raise VBRegError(f"no experiment {name!r}; choose from {', '.join(NAMES)}")
+
+
+def _figures(
+    root: Path,
+    runs: Runs,
+    methods: Sequence[str],
+    training: Mapping[str, Sequence[Path]] | None,
+) -> Path:
+    """Recall and alignments are of 3DLoMatch with FPFH, where methods differ most."""
+    indoor = tables.threedmatch_root(root)
+    folder = runs.output / "benchmark"
+    predict(
+        Settings.of("3dlomatch", seed=runs.seed),
+        methods,
+        folder,
+        root=indoor,
+        device=runs.device,
+        every=runs.every,
+        quiet=runs.quiet,
+    )
+    figures.run(
+        indoor,
+        runs.output,
+        weights={
+            "VBNonlocal": pretrained.FOLDER / pretrained.preset("indoor").weights,
+            "SCNonlocal": pretrained.FOLDER / pretrained.PLAIN,
+        },
+        benchmark=folder,
+        training=training,
+        device=runs.device,
+        every=runs.every,
+        quiet=runs.quiet,
+    )
+    return runs.output
+
+
+def _theorem1(root: Path, runs: Runs) -> Path:
+    """On 3DMatch and on 3DLoMatch, whose inlier ratios together span the range of interest."""
+    indoor = tables.threedmatch_root(root)
+    pages = [
+        theorem1.run(
+            Settings.of(dataset, seed=runs.seed),
+            indoor,
+            runs.output / dataset,
+            device=runs.device,
+            every=runs.every,
+            seed=runs.seed,
+            quiet=runs.quiet,
+        )
+        for dataset in ("3dmatch", "3dlomatch")
+    ]
+    return pages[0].parent.parent

@@ -1,0 +1,272 @@
+"""The paper's tables on the data there is: each a list of benchmarks, one method a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vbreg import pretrained
+from vbreg.benchmark.predict import device_name, predict
+from vbreg.benchmark.problems import Settings
+from vbreg.benchmark.report import describe_run, machine, write_csv, write_report
+from vbreg.benchmark.score import Interval, Summary, score, summarise, title_of
+from vbreg.errors import VBRegError
+from vbreg.io import atomic_path
+from vbreg.methods import METHODS, Method, available, open_method
+from vbreg.methods.pointdsc import open_weights as open_pointdsc
+from vbreg.methods.vbreg import VBRegMethod
+from vbreg.registration import VBReg, choose_device
+from vbreg.voting import VotingConfig
+
+POINTS = (5000, 2500, 1000, 500, 250)
+ABLATION = "configs/ablation"
+NETWORKS = {
+    "sc_xyz": "SCNonlocal, xyz",
+    "vb_xyz": "VBNonlocal, xyz",
+    "sc_feat": "SCNonlocal, feat",
+    "vb_feat": "VBNonlocal, feat",
+    "sc_cls": "SCNonlocal, xyz, loss at every layer",
+    "vb_L6": "VBNonlocal, xyz, L = 6",
+    "vb_L9": "VBNonlocal, xyz, L = 9",
+    "vb_z32": "VBNonlocal, xyz, z = 32",
+    "vb_z64": "VBNonlocal, xyz, z = 64",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One benchmark of a table."""
+
+    title: str
+    settings: Settings
+    root: Path
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"[^\w]+", "_", self.title).strip("_").lower()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How all benchmarks of a table are run."""
+
+    output: Path
+    command: str
+    device: str = "auto"
+    every: int = 1
+    seed: int = 0
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of a table's CSV: one method on one benchmark."""
+
+    column: str
+    method: str
+    pairs: int
+    recall: Interval
+    lead: Interval
+    rotation_error: float
+    translation_error: float
+    inlier_f1: float
+    seconds_median: float
+
+
+Methods = Sequence[str] | Mapping[str, Method]
+Read = Callable[[Summary], str]
+
+
+def table1(root: Path, runs: Runs, methods: Methods) -> Path:
+    """3DMatch and KITTI, every method (the paper's Table 1)."""
+    indoor, outdoor = threedmatch_root(root), kitti_root(root)
+    columns = [
+        Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
+        Column("3DMatch, learned", Settings.of("3dmatch", descriptor="learned"), indoor),
+        Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
+        Column("3DLoMatch, learned", Settings.of("3dlomatch", descriptor="learned"), indoor),
+        Column("KITTI, FPFH", Settings.of("kitti"), outdoor),
+    ]
+    title = "Table 1: every method on 3DMatch, 3DLoMatch and KITTI"
+    return _table("table1", title, columns, methods, runs, _recall_and_errors)
+
+
+def table2(root: Path, runs: Runs, methods: Methods) -> Path:
+    """3DLoMatch with ever fewer keypoints (the paper's Table 2).
+
+    FPFH is computed on all points and matched between the sampled ones, so fewer points mean fewer
+    inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
+    """
+    indoor = threedmatch_root(root)
+    columns = [
+        Column(
+            f"{descriptor}, {points}",
+            Settings.of("3dlomatch", descriptor=descriptor, points=points),
+            indoor,
+        )
+        for descriptor in ("fpfh", "learned")
+        for points in POINTS
+    ]
+    title = "Table 2: recall (%) on 3DLoMatch against the number of points"
+    return _table("table2", title, columns, methods, runs, _recall)
+
+
+def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
+    """The ablations (the paper's Table 3): of the search on the shipped weights, and of networks
+    trained with equal GPU minutes where a folder of them is given."""
+    indoor = threedmatch_root(root)
+    columns = [
+        Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
+        Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
+        *(
+            Column(f"3DLoMatch, FPFH, {n}", Settings.of("3dlomatch", points=n), indoor)
+            for n in POINTS[2:]
+        ),
+    ]
+    networks = ablations(weights, runs.device) if weights else {}
+    title = "Table 3: ablations of the search, on the shipped weights"
+    page = _table("table3_search", title, columns, searches(runs.device), runs, _recall_and_lead)
+    if networks:
+        title = "Table 3: ablations of the network, each trained for the same time"
+        page = _table("table3", title, columns, networks, runs, _recall_and_lead)
+    return page
+
+
+def ablations(weights: Path, device: str) -> dict[str, Method]:
+    """Networks that differ in one thing, with PointDSC's search and with ours."""
+    chosen = choose_device(device)
+    rows: dict[str, Method] = {}
+    for name, title in NETWORKS.items():
+        file = weights / name / "weights.safetensors"
+        if not file.exists():
+            raise VBRegError(
+                f"no weights for {title!r}: looked for {file.absolute()}; train them with "
+                f"`vbreg train {ABLATION}/{name}.toml -o {weights / name}`"
+            )
+        rows[f"{title}; PointDSC's search"] = open_pointdsc(chosen, str(file))
+        rows[f"{title}; Vote and CS"] = open_method(f"vbreg:{file}", chosen)
+    return rows
+
+
+def searches(device: str) -> dict[str, Method]:
+    """The search step by step, on the shipped weights."""
+    chosen = choose_device(device)
+    shipped = pretrained.FOLDER / pretrained.preset("indoor").weights
+    network = pretrained.load_network(shipped).to(chosen)
+    few_seeds = VotingConfig(min_seeds=1)
+    return {
+        "PointDSC's search": open_pointdsc(chosen, str(shipped)),
+        "Vote": VBRegMethod(VBReg(network, voting=few_seeds)),
+        "Vote and CS": VBRegMethod(VBReg(network)),
+        "Vote and CS, attention rows vote, too": VBRegMethod(
+            VBReg(network, voting=VotingConfig(attention_voters=True))
+        ),
+    }
+
+
+def installed_methods() -> list[str]:
+    """Every method that can be run here, VBReg first."""
+    return [name for name in METHODS if available(name)]
+
+
+def threedmatch_root(root: Path) -> Path:
+    return _first(root, ("3dmatch", "3DMatch", "."), "3DMatch", "fragments")
+
+
+def kitti_root(root: Path) -> Path:
+    return _first(root, ("kitti/dev", "kitti", "KITTI", "."), "KITTI", None)
+
+
+def _first(root: Path, names: Sequence[str], what: str, inside: str | None) -> Path:
+    for name in names:
+        if (root / name / (inside or ".")).is_dir():
+            return root / name
+    looked = ", ".join(str((root / name / (inside or "")).absolute()) for name in names)
+    raise VBRegError(f"{what} not found below {root}: looked for {looked}")
+
+
+def _table(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    methods: Methods,
+    runs: Runs,
+    read: Read,
+) -> Path:
+    """Run every column, each into a folder of its own, and put them side by side."""
+    cells = {column.title: _column(column, methods, runs) for column in columns}
+    names = list(methods)
+    output = runs.output
+    flat = [
+        Cell(
+            column,
+            s.method,
+            s.pairs,
+            s.recall,
+            s.lead,
+            s.rotation_error,
+            s.translation_error,
+            s.inlier_f1,
+            s.seconds_median,
+        )
+        for column, found in cells.items()
+        for s in found.values()
+    ]
+    write_csv(output / f"{name}.csv", list(Cell.__dataclass_fields__), flat)
+    pairs = [next(iter(found.values())).pairs for found in cells.values()]
+    header = ["method", *(f"{c} ({n} pairs)" for c, n in zip(cells, pairs, strict=True))]
+    lines = [header, ["---"] * len(header)]
+    lines += [[title_of(m), *(read(found[m]) for found in cells.values())] for m in names]
+    about = describe_run(
+        replace(columns[0].settings, seed=runs.seed),
+        runs.command,
+        device_name(choose_device(runs.device)),
+    )
+    path = output / f"{name}.md"
+    with atomic_path(path) as temporary:
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        made = f"Made by `{about['command']}`, {machine(about)}."
+        temporary.write_text(f"# {title}\n\n{_LEGEND[read]}\n\n{table}\n\n{made}\n")
+    return path
+
+
+def _column(column: Column, methods: Methods, runs: Runs) -> dict[str, Summary]:
+    settings = replace(column.settings, seed=runs.seed)
+    folder = runs.output / column.slug
+    pairs = predict(
+        settings,
+        methods,
+        folder,
+        root=column.root,
+        device=runs.device,
+        every=runs.every,
+        quiet=runs.quiet,
+    )
+    rows = score(folder, list(methods), pairs)
+    write_report(folder, rows, settings, runs.command, device_name(choose_device(runs.device)))
+    return {s.method: s for s in summarise(rows, runs.seed) if s.scene == "all"}
+
+
+def _recall(s: Summary) -> str:
+    return f"{100 * s.recall.value:.1f} ({100 * s.recall.low:.1f} .. {100 * s.recall.high:.1f})"
+
+
+def _recall_and_errors(s: Summary) -> str:
+    errors = f"{s.rotation_error:.2f} deg, {100 * s.translation_error:.2f} cm"
+    return f"{_recall(s)}; {errors}; {1e3 * s.seconds_median:.0f} ms"
+
+
+def _recall_and_lead(s: Summary) -> str:
+    lead = f"{100 * s.lead.value:+.1f} ({100 * s.lead.low:+.1f} .. {100 * s.lead.high:+.1f})"
+    return f"{100 * s.recall.value:.1f}; {lead}"
+
+
+_LEGEND: Mapping[Read, str] = {
+    _recall: "Recall in % with its 95 % bootstrap interval over pairs.",
+    _recall_and_errors: "Recall in % with its 95 % bootstrap interval over pairs; mean rotation "
+    "and translation error of the successes; median time from matches to pose.",
+    _recall_and_lead: "Recall in %; its difference to the first row with a 95 % bootstrap "
+    "interval over pairs.",
+}

@@ -1,0 +1,165 @@
+"""The whole benchmark on a folder of small clouds: resumed, repeated, reported."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vbreg.benchmark.predict import predict, table_path
+from vbreg.benchmark.problems import Settings
+from vbreg.benchmark.report import write_report
+from vbreg.benchmark.score import score
+from vbreg.errors import VBRegError
+from vbreg.methods import Problem, open_method
+from vbreg.types import Registration
+
+METHODS = ["sm", "sc2pcr"]
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four scans of a bumpy field, each turned and cut differently."""
+    folder = tmp_path_factory.mktemp("scans")
+    generator = np.random.default_rng(0)
+    xy = generator.uniform(0, 4, (9000, 2))
+    height = sum(
+        a * np.sin(xy @ k + p)
+        for a, k, p in zip(
+            generator.uniform(0.1, 0.3, 12),
+            generator.normal(size=(12, 2)) * 2.5,
+            generator.uniform(0, 6, 12),
+            strict=True,
+        )
+    )
+    world = np.column_stack([xy, height])
+    poses = []
+    for k in range(4):
+        angle = 0.7 * k
+        T_world_cloud = np.eye(4)
+        T_world_cloud[:2, :2] = [
+            [np.cos(angle), -np.sin(angle)],
+            [np.sin(angle), np.cos(angle)],
+        ]
+        T_world_cloud[:3, 3] = generator.normal(size=3)
+        part = world[np.abs(world[:, 0] - 1.6 - 0.25 * k) < 1.4]
+        local = (part - T_world_cloud[:3, 3]) @ T_world_cloud[:3, :3]
+        np.savez(folder / f"cloud_{k}.npz", pcd=local.astype(np.float32))
+        poses.append(T_world_cloud.ravel())
+    np.savetxt(folder / "poses.txt", poses)
+    return folder
+
+
+def settings(scans: Path) -> Settings:
+    return Settings.of(str(scans), voxel_size=0.08)
+
+
+def test_methods_find_the_poses_and_the_report_says_so(scans: Path, tmp_path: Path) -> None:
+    pairs = predict(settings(scans), METHODS, tmp_path, quiet=True)
+    assert len(pairs) == 6
+    rows = score(tmp_path, METHODS, pairs)
+    assert sum(row.success for row in rows if row.method == "sc2pcr") >= 5
+    page = write_report(tmp_path, rows, settings(scans), "vbreg benchmark x", "cpu")
+    text = page.read_text()
+    assert "| SC2-PCR |" in text
+    assert "`vbreg benchmark x`" in text
+    assert "<table>" in (tmp_path / "report.html").read_text()
+    header = (tmp_path / "poses.csv").read_text().splitlines()[0]
+    assert header.startswith("pair,scene,method,success,rotation_error,translation_error")
+    assert "seconds" not in header
+
+
+def poses_csv(output: Path, scans: Path, pairs: list[str]) -> bytes:
+    rows = score(output, METHODS, pairs)
+    write_report(output, rows, settings(scans), "x", "cpu")
+    return (output / "poses.csv").read_bytes()
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_table(
+    scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    pairs = predict(settings(scans), METHODS, whole, quiet=True)
+    calls = 0
+
+    def dying(name: str, device: object = "auto") -> Callable[[Problem], Registration]:
+        method = open_method(name, "cpu")
+
+        def solve(problem: Problem) -> Registration:
+            nonlocal calls
+            calls += 1
+            if calls == 7:
+                raise KeyboardInterrupt
+            return method(problem)
+
+        return solve
+
+    killed = tmp_path / "killed"
+    with monkeypatch.context() as patch:
+        patch.setattr("vbreg.benchmark.predict.open_method", dying)
+        with pytest.raises(KeyboardInterrupt):
+            predict(settings(scans), METHODS, killed, quiet=True)
+    half = table_path(killed, "sm").read_text()
+    assert 1 < len(half.splitlines()) < 7
+    table_path(killed, "sm").write_text(half + '{"pair": "torn')  # as a power cut leaves it
+    calls = 1000
+    assert predict(settings(scans), METHODS, killed, quiet=True) == pairs
+    assert poses_csv(killed, scans, pairs) == poses_csv(whole, scans, pairs)
+
+
+def test_what_is_there_is_not_computed_again(
+    scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(settings(scans), ["sm"], tmp_path, quiet=True)
+
+    def never(problem: Problem) -> Registration:
+        raise AssertionError("called")
+
+    monkeypatch.setattr("vbreg.benchmark.predict.open_method", lambda name, device: never)
+    predict(settings(scans), ["sm"], tmp_path, limit=3, quiet=True)
+
+
+def test_a_method_that_refuses_a_problem_fails_it(
+    scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(problem: Problem) -> Registration:
+        raise VBRegError("not today")
+
+    monkeypatch.setattr("vbreg.benchmark.predict.open_method", lambda name, device: refuses)
+    pairs = predict(settings(scans), ["sm"], tmp_path, limit=2, quiet=True)
+    rows = score(tmp_path, ["sm"], pairs)
+    assert [row.error for row in rows] == ["not today"] * 2
+    assert not any(row.success for row in rows)
+
+
+def test_other_settings_need_another_folder(scans: Path, tmp_path: Path) -> None:
+    predict(settings(scans), ["sm"], tmp_path, limit=1, quiet=True)
+    with pytest.raises(VBRegError, match="choose another --output"):
+        predict(Settings.of(str(scans), voxel_size=0.1), ["sm"], tmp_path, limit=1, quiet=True)
+
+
+def test_sampled_points_do_not_depend_on_the_other_pairs(scans: Path, tmp_path: Path) -> None:
+    few = Settings.of(str(scans), voxel_size=0.08, points=100)
+    predict(few, ["sm"], tmp_path / "all", quiet=True)
+    predict(few, ["sm"], tmp_path / "some", every=2, quiet=True)
+    rows = score(tmp_path / "some", ["sm"])
+    known = {row.pair: row for row in score(tmp_path / "all", ["sm"])}
+    assert all(row.matches == 100 for row in rows)
+    assert all(known[row.pair].rotation_error == row.rotation_error for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"descriptor": "shot"}, "descriptor 'shot': expected 'fpfh'"),
+        ({"descriptor": "learned"}, "goes with 3dmatch"),
+    ],
+)
+def test_bad_settings_are_explained(
+    scans: Path, tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    with pytest.raises(VBRegError, match=message):
+        predict(Settings.of(str(scans), **change), ["sm"], tmp_path, quiet=True)
+    with pytest.raises(VBRegError, match="unknown method 'ransack'"):
+        predict(settings(scans), ["ransack"], tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,142 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vbreg.benchmark.cache import Table, pack
+from vbreg.benchmark.predict import PROBLEMS, table_path
+from vbreg.benchmark.problems import Settings
+from vbreg.benchmark.score import RESAMPLES, Row, resampled_means, score, summarise
+from vbreg.errors import VBRegError
+from vbreg.metrics import registration_rmse
+
+SETTINGS = Settings("3dmatch")
+
+
+def pose(degrees: float = 0.0, x: float = 0.0) -> np.ndarray:
+    angle = math.radians(degrees)
+    T = np.eye(4)
+    T[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    T[0, 3] = x
+    return T
+
+
+def write(output: Path, answers: dict[str, list[np.ndarray]], truth: list[np.ndarray]) -> None:
+    header = {"settings": SETTINGS.to_dict()}
+    problems = Table(output / PROBLEMS, header)
+    labels = np.array([True, True, False, False])
+    for k, T in enumerate(truth):
+        problems.add(
+            {
+                "pair": f"s/{k}",
+                "scene": "s",
+                "overlap": 0.5,
+                "consecutive": False,
+                "T_target_source": T.ravel().tolist(),
+                "information": None,
+                "matches": 4,
+                "labels": pack(labels),
+            }
+        )
+    for method, poses in answers.items():
+        table = Table(table_path(output, method), {**header, "method": method})
+        for k, T in enumerate(poses):
+            row = {
+                "pair": f"s/{k}",
+                "T_target_source": T.ravel().tolist(),
+                "seconds": 0.1 * (k + 1),
+            }
+            table.add({**row, "inliers": pack(np.array([True, False, True, True])), "megabytes": k})
+
+
+def test_the_protocol_is_strict_and_errors_are_of_the_successes(tmp_path: Path) -> None:
+    found = [pose(10, 0.1), pose(14.99, 0.2999), pose(15.01), pose(0, 0.3001)]
+    write(tmp_path, {"m": found}, [pose()] * 4)
+    rows = score(tmp_path, ["m"])
+    assert [row.success for row in rows] == [True, True, False, False]
+    (summary,) = summarise(rows)
+    assert summary.recall.value == 0.5
+    assert summary.rotation_error == pytest.approx((10 + 14.99) / 2)
+    assert summary.translation_error == pytest.approx((0.1 + 0.2999) / 2)
+    assert rows[0].inlier_precision == pytest.approx(1 / 3)
+    assert rows[0].inlier_recall == pytest.approx(1 / 2)
+    assert summary.seconds_median == pytest.approx(0.25)
+    assert summary.megabytes == 3
+
+
+def test_a_method_without_a_pose_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a": [pose()] * 2, "b": [pose()]}, [pose()] * 2)
+    assert len(score(tmp_path, ["a", "b"])) == 2  # what both have
+    with pytest.raises(VBRegError, match="b has no pose for s/1"):
+        score(tmp_path, ["a", "b"], ["s/0", "s/1"])
+
+
+def test_a_method_that_gave_up_has_failed(tmp_path: Path) -> None:
+    write(tmp_path, {"m": []}, [pose()])
+    table = Table(table_path(tmp_path, "m"), json.loads(table_path(tmp_path, "m").read_text()))
+    table.add({"pair": "s/0", "T_target_source": np.eye(4).ravel().tolist(), "error": "too few"})
+    (row,) = score(tmp_path, ["m"])
+    assert not row.success
+    assert row.error == "too few"
+    assert math.isnan(row.seconds)
+
+
+def rows_of(method: str, hits: list[bool]) -> list[Row]:
+    return [
+        Row(f"s/{k}", "s", method, hit, 1, 0.1, math.nan, False, 0.5, 9, 0.1, 1, 1, 1, 0.1, 1.0)
+        for k, hit in enumerate(hits)
+    ]
+
+
+def test_the_interval_covers_what_it_should() -> None:
+    """Of many samples of a coin of 0.7, about 95 % of the intervals hold 0.7."""
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        hits = list(generator.random(80) < 0.7)
+        (summary,) = summarise(rows_of("m", hits))
+        covered += summary.recall.low <= 0.7 <= summary.recall.high
+    assert 0.89 <= covered / 200 <= 0.99
+
+
+def test_a_lead_on_the_same_pairs_is_surer_than_two_recalls() -> None:
+    base = [k % 2 == 0 for k in range(100)]
+    better = [hit or k in (1, 3, 5, 7, 9, 11) for k, hit in enumerate(base)]
+    first, second = summarise(rows_of("a", base) + rows_of("b", better))
+    assert first.lead == (0, 0, 0)
+    assert second.lead.value == pytest.approx(0.06)
+    assert second.lead.low > 0
+    assert first.recall.high > second.recall.low  # each alone could not tell
+
+
+def test_resampled_means_are_of_resampled_pairs() -> None:
+    values = np.arange(12.0).reshape(2, 6)
+    means = resampled_means(values, 1)
+    assert means.shape == (2, RESAMPLES)
+    assert np.allclose(means[1] - means[0], 6)  # the same pairs for both rows
+    assert abs(means[0].mean() - 2.5) < 0.1
+    assert abs(means[0].std() - values[0].std() / math.sqrt(6)) < 0.05
+
+
+def test_the_rmse_is_that_of_the_shared_points() -> None:
+    """The information matrix sums, over points, the squared first-order motion of each."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(500, 3, generator=generator, dtype=torch.float64)
+    x, y, z = points.T
+    zero = torch.zeros_like(x)
+    cross = torch.stack([zero, z, -y, -z, zero, x, y, -x, zero], -1).reshape(-1, 3, 3)
+    J = torch.cat([torch.eye(3, dtype=torch.float64).expand(500, 3, 3), 2 * cross], -1)
+    information = torch.einsum("nki,nkj->ij", J, J)
+    truth = torch.from_numpy(pose(30, 1.0))
+    moved = torch.from_numpy(pose(1.0, 0.03))
+    # The error moves points of the source: estimate = inverse(moved) applied before the truth.
+    estimate = truth @ torch.linalg.inv(moved)
+    error = truth @ torch.linalg.inv(estimate)
+    homogeneous = torch.cat([points, torch.ones(500, 1, dtype=torch.float64)], -1)
+    distance = (homogeneous @ error.T - homogeneous)[:, :3].square().sum(-1).mean().sqrt()
+    found = registration_rmse(estimate, truth, information)
+    assert float(found) == pytest.approx(float(distance), rel=0.01)
+    assert float(registration_rmse(truth, truth, information)) < 1e-9
