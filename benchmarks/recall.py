@@ -9,7 +9,8 @@ Matches are 1-NN of FPFH (at most 8000 of them outdoors), or those of a learned 
 beside the 3DMatch fragments. A pair succeeds with RE < 15 deg and TE < 30 cm indoors, RE < 5 deg
 and TE < 60 cm on KITTI. RE and TE are means over the successes; brackets hold the 95 % Wilson
 interval of the recall. Precision, recall and F1 say which matches the network calls inliers
-(confidence > 1/2); similarity is the mean cosine between the features of true inliers.
+(confidence > 1/2); similarity is the mean cosine between the features of true inliers, then between
+those of an inlier and an outlier.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Row:
     recall: float
     f1: float
     similarity: float
+    likeness: float
     seconds: float
 
 
@@ -124,30 +126,33 @@ def solve(
         source, target = torch.from_numpy(problem.source), torch.from_numpy(problem.target)
         right = label(source, target, truth, threshold)
         confident = torch.from_numpy(result.confidence[b][mask[b]] > 0.5)
-        alike = float("nan")
+        alike = float("nan"), float("nan")
         if similarity:
-            alike = inlier_similarity(model, source / threshold, target / threshold, right)
+            alike = feature_similarity(model, source / threshold, target / threshold, right)
         yield Row(
             float(error.rotation),
             float(error.translation),
             bool(error.success(protocol.rotation, protocol.translation)),
             float(right.double().mean()),
             *(float(score) for score in classification(confident, right)),
-            alike,
+            *alike,
             seconds,
         )
 
 
 @torch.inference_mode()
-def inlier_similarity(
+def feature_similarity(
     model: VBReg, source: torch.Tensor, target: torch.Tensor, right: torch.Tensor
-) -> float:
-    """Mean cosine between the last features of different inliers; nan with fewer than two."""
+) -> tuple[float, float]:
+    """Mean cosine between the last features of different inliers (nan with fewer than two), and of
+    an inlier and an outlier."""
     ends = (end.float().unsqueeze(0).to(model.device) for end in (source, target))
-    unit = F.normalize(model.network(*ends).features[-1][0][right.to(model.device)], dim=-1)
-    n = len(unit)
-    total = float((unit.sum(0) ** 2).sum()) - n
-    return total / (n * (n - 1)) if n > 1 else float("nan")
+    unit = F.normalize(model.network(*ends).features[-1][0], dim=-1)
+    inside, outside = unit[right.to(model.device)], unit[~right.to(model.device)]
+    n = len(inside)
+    total = float((inside.sum(0) ** 2).sum()) - n
+    likeness = float(inside.mean(0) @ outside.mean(0))
+    return (total / (n * (n - 1)) if n > 1 else float("nan")), likeness
 
 
 def open_model(name: str, protocol: Protocol, device: torch.device) -> VBReg:
@@ -171,7 +176,7 @@ def report(benchmark: str, name: str, rows: Sequence[Row]) -> str:
         f"RE {mean('rotation', good):.2f} deg  TE {100 * mean('translation', good):.2f} cm  "
         f"inliers {100 * mean('inlier_ratio'):.2f} %  precision {100 * mean('precision'):.1f}  "
         f"recall {100 * mean('recall'):.1f}  F1 {100 * mean('f1'):.1f}  "
-        f"similarity {mean('similarity'):.3f}  "
+        f"similarity {mean('similarity'):.3f} / {mean('likeness'):.3f}  "
         f"median {1e3 * statistics.median(row.seconds for row in rows):.0f} ms"
     )
 

@@ -58,6 +58,8 @@ def main() -> None:
             axis.set_title(title + (" (%)" if scale > 1 else ""), fontsize=10)
             axis.set_xlabel("training pairs (thousands)")
             axis.grid(alpha=0.25)
+            if scale > 1:
+                axis.set_ylim(0, 100)
     axes[-1].set_yscale("log")
     axes[0].legend(frameon=False)
     figure.savefig(arguments.output, dpi=130)
