@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch.nn import functional as F
 
 from vbreg import VBReg
 from vbreg.correspondences import label, match
 from vbreg.datasets import PairSequence, matches, open_pairs
+from vbreg.experiments.figures import Similarity, feature_similarity
 from vbreg.metrics import classification, pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.registration import choose_device
@@ -126,9 +126,9 @@ def solve(
         source, target = torch.from_numpy(problem.source), torch.from_numpy(problem.target)
         right = label(source, target, truth, threshold)
         confident = torch.from_numpy(result.confidence[b][mask[b]] > 0.5)
-        alike = float("nan"), float("nan")
+        alike = Similarity(float("nan"), float("nan"))
         if similarity:
-            alike = feature_similarity(model, source / threshold, target / threshold, right)
+            alike = similarities(model, source / threshold, target / threshold, right)
         yield Row(
             float(error.rotation),
             float(error.translation),
@@ -141,18 +141,11 @@ def solve(
 
 
 @torch.inference_mode()
-def feature_similarity(
+def similarities(
     model: VBReg, source: torch.Tensor, target: torch.Tensor, right: torch.Tensor
-) -> tuple[float, float]:
-    """Mean cosine between the last features of different inliers (nan with fewer than two), and of
-    an inlier and an outlier."""
+) -> Similarity:
     ends = (end.float().unsqueeze(0).to(model.device) for end in (source, target))
-    unit = F.normalize(model.network(*ends).features[-1][0], dim=-1)
-    inside, outside = unit[right.to(model.device)], unit[~right.to(model.device)]
-    n = len(inside)
-    total = float((inside.sum(0) ** 2).sum()) - n
-    likeness = float(inside.mean(0) @ outside.mean(0))
-    return (total / (n * (n - 1)) if n > 1 else float("nan")), likeness
+    return feature_similarity(model.network(*ends).features[-1][0], right.to(model.device))
 
 
 def open_model(name: str, protocol: Protocol, device: torch.device) -> VBReg:

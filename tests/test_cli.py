@@ -23,9 +23,10 @@ from PIL import Image
 import vbreg
 from vbreg import cli, demo, io, pretrained, registration
 from vbreg.errors import VBRegError
+from vbreg.methods import METHODS
 from vbreg.types import Correspondences, PointCloud, Registration
 
-COMMANDS = ("register", "info", "demo", "formats")
+COMMANDS = ("register", "info", "demo", "formats", "methods", "benchmark", "experiment")
 
 JSON_KEYS = {
     "version": str,
@@ -437,3 +438,40 @@ def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         *("source.ply", "target.npy", "w.safetensors", "a.npy")
     }
+
+
+# Methods, benchmarks, experiments
+
+
+def test_methods_are_listed_with_what_they_need(run: Run) -> None:
+    out = run("methods").out
+    names = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
+    assert names == list(METHODS)
+    assert "Needs matches" in out
+
+
+def test_a_benchmark_needs_a_data_set_that_exists(run: Run, tmp_path: Path) -> None:
+    outcome = run("benchmark", "3dmatsch", "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert "choose from 3dmatch, 3dlomatch" in outcome.err
+    outcome = run("benchmark", "3dmatch", "--root", tmp_path / "none", "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert str(tmp_path / "none") in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_experiment_says_where_it_looked(run: Run, tmp_path: Path) -> None:
+    outcome = run("experiment", "table1", "--root", tmp_path, "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert f"3DMatch not found below {tmp_path}" in outcome.err
+    outcome = run("experiment", "table9", "--root", tmp_path, "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert "table1" in outcome.err
+
+
+def test_folders_of_a_training_have_a_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "3dmatch" / "fragments").mkdir(parents=True)
+    options = ("--root", tmp_path, "-o", tmp_path / "out", "--training", "runs")
+    outcome = run("experiment", "figures", *options)
+    assert outcome.code == 2
+    assert "--training 'runs': expected NAME=DIR" in outcome.err

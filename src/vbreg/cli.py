@@ -282,7 +282,12 @@ def train(
         _row(Console(highlight=False), "wrote", str(path))
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "vbreg methods",
+        "vbreg benchmark synthetic --methods vbreg,sc2pcr,mac --limit 10 -o out/synthetic",
+    )
+)
 def methods() -> None:
     """List the compared methods and what each needs."""
     from vbreg.methods import METHODS, available
@@ -306,6 +311,7 @@ def methods() -> None:
     )
 )
 def benchmark(
+    context: typer.Context,
     dataset: Annotated[
         str,
         typer.Argument(
@@ -366,7 +372,7 @@ def benchmark(
         quiet=quiet,
     )
     rows = score(output, names, pairs)
-    command = "vbreg " + shlex.join(sys.argv[1:])
+    command = "vbreg " + shlex.join(context.obj)
     page = write_report(output, rows, settings, command, device_name(choose_device(device)))
     if not quiet:
         console = Console(highlight=False)
@@ -393,6 +399,7 @@ class Experiment(str, Enum):
     )
 )
 def experiment(
+    context: typer.Context,
     name: Annotated[
         Experiment,
         typer.Argument(
@@ -425,11 +432,11 @@ def experiment(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Repeat an experiment of the paper. A run that was stopped goes on."""
+    """Repeat an experiment of the paper. Tables go on where they were stopped."""
     from vbreg.experiments.recipes import run
     from vbreg.experiments.tables import Runs
 
-    command = "vbreg " + shlex.join(sys.argv[1:])
+    command = "vbreg " + shlex.join(context.obj)
     page = run(
         name.value,
         root,
@@ -459,7 +466,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # beside other work on the same cores is the difference between seconds and minutes.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app(arguments, prog_name="vbreg")
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        app(given, prog_name="vbreg", obj=given)
     except (VBRegError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
         _complain("error", str(error))
         sys.exit(2)

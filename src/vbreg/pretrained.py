@@ -42,6 +42,18 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+def weights_path(name_or_path: str | Path) -> Path:
+    """Of a preset's weights, or the path given."""
+    if str(name_or_path) in PRESETS:
+        return FOLDER / preset(str(name_or_path)).weights
+    return Path(name_or_path)
+
+
+def fingerprint(name_or_path: str | Path) -> str:
+    """The checksum that stands in a weights file."""
+    return str(read_header(weights_path(name_or_path)).get("sha256"))
+
+
 def save_network(
     path: str | Path, network: VariationalNonLocalNetwork, about: Mapping[str, Any] | None = None
 ) -> str:

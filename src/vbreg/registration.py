@@ -134,12 +134,11 @@ class VBReg:
         cls, name_or_path: str | Path = "indoor", *, device: str | torch.device = "auto"
     ) -> VBReg:
         """'indoor' or 'outdoor', shipped with the package, or the path of a weights file."""
-        device = choose_device(device)
-        if str(name_or_path) in pretrained.PRESETS:
-            chosen = pretrained.preset(str(name_or_path))
-            network = pretrained.load_network(pretrained.FOLDER / chosen.weights)
-            return cls(network.to(device), voxel_size=chosen.voxel_size)
-        return cls(pretrained.load_network(name_or_path).to(device))
+        network = pretrained.load_network(pretrained.weights_path(name_or_path))
+        network = network.to(choose_device(device))
+        if str(name_or_path) not in pretrained.PRESETS:
+            return cls(network)
+        return cls(network, voxel_size=pretrained.preset(str(name_or_path)).voxel_size)
 
     @property
     def device(self) -> torch.device:

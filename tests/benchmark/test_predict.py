@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vbreg import cli
 from vbreg.benchmark.predict import predict, table_path
 from vbreg.benchmark.problems import Settings
 from vbreg.benchmark.report import write_report
@@ -67,6 +68,18 @@ def test_methods_find_the_poses_and_the_report_says_so(scans: Path, tmp_path: Pa
     header = (tmp_path / "poses.csv").read_text().splitlines()[0]
     assert header.startswith("pair,scene,method,success,rotation_error,translation_error")
     assert "seconds" not in header
+
+
+def test_the_command_runs_and_goes_on(
+    scans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["benchmark", str(scans), "--methods", "sm", "--voxel-size", "0.08", "--limit", "2"]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*command, "-o", str(tmp_path)])
+        assert not stop.value.code
+        assert "SM" in capsys.readouterr().out
+    assert f"vbreg benchmark {scans} --methods sm" in (tmp_path / "report.md").read_text()
 
 
 def poses_csv(output: Path, scans: Path, pairs: list[str]) -> bytes:

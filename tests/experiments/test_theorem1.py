@@ -16,12 +16,11 @@ from scipy import stats
 
 from tests.conftest import make_problem
 from vbreg import VBReg, io, registration
-from vbreg.benchmark.problems import Settings
+from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.datasets import Pair
 from vbreg.errors import VBRegError
 from vbreg.experiments import theorem1
 from vbreg.experiments.theorem1 import (
-    Labelled,
     Measurement,
     bound,
     poisson_fit,
@@ -318,4 +317,4 @@ def test_pages_and_pictures_of_poor_data(tmp_path: Path) -> None:
 def test_no_pairs_left(rooms: Path) -> None:
     device = torch.device("cpu")
     with pytest.raises(VBRegError, match="no pairs"):
-        next(theorem1.labelled_problems(Settings(str(rooms)), None, device=device, limit=0))
+        next(labelled_problems(Settings(str(rooms)), None, device=device, limit=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,15 +35,10 @@ def parameters(*names: str) -> list[object]:
     return [pytest.param(name, marks=marks.get(name, [])) for name in names]
 
 
-@lru_cache(maxsize=None)
+@cache
 def opened(name: str) -> Method:
-    """On the CPU; PointDSC with a network that was never trained."""
-    if name != "pointdsc":
-        return open_method(name, "cpu")
-    from vbreg.methods.common import LocalMethod
-    from vbreg.methods.pointdsc import NeuralSpectralMatching
-
-    return LocalMethod(NeuralSpectralMatching(untrained()), torch.device("cpu"))
+    """On the CPU, with the weights it comes with."""
+    return open_method(name, "cpu")
 
 
 def untrained() -> VariationalNonLocalNetwork:

@@ -26,6 +26,8 @@ from vbreg.types import Correspondences
 ALL = parameters(*OURS, *OTHERS)
 # What least squares on the true matches leaves: rounding, or as far as the kernel of FGR narrows.
 EXACT = {"fgr": 1e-2}
+# Open3D's RANSAC ends with the pose of three matches, not of all inliers.
+LOOSE = {"ransac-open3d": 3.0}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -43,8 +45,8 @@ def test_most_matches_may_be_wrong(name: str) -> None:
     """80 %, and twice the noise of the other tests."""
     result, truth = solved(name, n=400, inlier_ratio=0.2, noise=0.02)
     rotation, translation = error(result.T_target_source, truth)
-    assert rotation < 2.0
-    assert translation < 0.05
+    assert rotation < 2.0 * LOOSE.get(name, 1.0)
+    assert translation < 0.05 * LOOSE.get(name, 1.0)
     assert result.determined
     assert 0.15 < result.inliers.mean() < 0.25
 
@@ -68,8 +70,8 @@ def test_the_pose_moves_with_the_clouds(name: str) -> None:
     rotation, translation = error(after.T_target_source, expected)
     # A network sees coordinates, so it may call other matches confident; the search then ends in
     # the same inliers. RANSAC may stop at another of several equally good triplets.
-    assert rotation < 0.3
-    assert translation < 0.01
+    assert rotation < 0.3 * LOOSE.get(name, 1.0)
+    assert translation < 0.01 * LOOSE.get(name, 1.0)
     assert (before.inliers == after.inliers).mean() > 0.98
 
 
@@ -85,9 +87,10 @@ def test_the_same_problem_gives_the_same_answer(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("n", [3, 10])
 def test_a_handful_of_matches_is_enough(name: str, n: int) -> None:
-    if name == "fgr" and n == 3:
-        pytest.skip("FGR tests tuples of matches and gives up where it finds fewer than ten")
     result, truth = solved(name, n=n, inlier_ratio=1.0, noise=0.0)
+    if name == "pointdsc" and n == 3:  # its features leave no seed with company, and it says so
+        assert not result.determined
+        return
     rotation, translation = error(result.T_target_source, truth)
     assert rotation < 0.1
     assert translation < 0.02
@@ -133,7 +136,7 @@ def test_rows_that_are_not_finite_do_not_count(name: str) -> None:
     result = opened(name)(posed(source, problem.target))
     assert not result.inliers[::7].any()
     assert not result.confidence[::7].any()
-    assert error(result.T_target_source, problem.T)[1] < 0.05
+    assert error(result.T_target_source, problem.T)[1] < 0.05 * LOOSE.get(name, 1.0)
 
 
 @pytest.mark.parametrize("name", ALL)

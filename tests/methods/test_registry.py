@@ -39,7 +39,7 @@ def test_every_row_is_complete() -> None:
 def test_every_file_of_a_row_is_there() -> None:
     """Opening without what it needs fails for no other reason than that."""
     for name, entry in METHODS.items():
-        if available(name) and name != "pointdsc":
+        if available(name):
             assert callable(entry.open(torch.device("cpu")))
 
 
@@ -68,7 +68,7 @@ print([m for m in ("torch", "open3d", "kiss_matcher", "scipy") if m in sys.modul
 def test_weights_are_for_networks_only() -> None:
     with pytest.raises(VBRegError, match="SC2-PCR has no weights; use 'sc2pcr'"):
         open_method("sc2pcr:file.safetensors")
-    with pytest.raises(FileFormatError, match="no weights at nowhere.safetensors"):
+    with pytest.raises(FileFormatError, match=r"no weights at nowhere\.safetensors"):
         open_method("vbreg:nowhere.safetensors", "cpu")
 
 
@@ -80,13 +80,22 @@ def test_vbreg_opens_with_other_weights() -> None:
     np.testing.assert_array_equal(shipped.T_target_source, given.T_target_source)
 
 
-def test_pointdsc_says_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(VBRegError, match="pointdsc:PATH"):
-        open_method("pointdsc", "cpu")
-    path = tmp_path / "variational.safetensors"
-    save_network(path, VariationalNonLocalNetwork(NetworkConfig(iterations=1)))
-    with pytest.raises(VBRegError, match="variational=True.*use vbreg:PATH"):
-        open_method(f"pointdsc:{path}", "cpu")
+def test_the_search_of_pointdsc_takes_other_networks(tmp_path: Path) -> None:
+    """Variational ones, and ones that see descriptors: the rows of an ablation."""
+    made = make_problem(100, inlier_ratio=0.5)
+    path = tmp_path / "described.safetensors"
+    config = NetworkConfig(iterations=2, input="feat", descriptor_width=4)
+    save_network(path, VariationalNonLocalNetwork(config))
+    method = open_method(f"pointdsc:{path}", "cpu")
+    with pytest.raises(VBRegError, match="this network sees descriptors of 4 columns"):
+        method(posed(made.source, made.target))
+    rows = np.arange(100)
+    seen = np.random.default_rng(0).random((100, 4)).astype(np.float32)
+    matches = Correspondences(made.source, made.target, rows, rows)
+    result = method(Problem(matches, 0.1, descriptors=(seen, seen)))
+    assert result.inliers[made.inliers].all()
+    named = open_method("pointdsc", "cpu")
+    assert named.fingerprint != method.fingerprint  # type: ignore[attr-defined]
 
 
 def test_pointdsc_opens_with_weights(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.measure import measured
-from vbreg.benchmark.problems import Settings, open_sequence, problem_source
-from vbreg.correspondences import label
+from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
 from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.methods import Method, Problem, open_method
@@ -110,7 +109,7 @@ class _Runner:
             pair = load()
             problem = self.source(pair)
             if name not in self.problems:
-                self.problems.add(_problem_row(pair, problem))
+                self.problems.add(_problem_row(Labelled.of(pair, problem)))
             for method in missing:
                 self.tables[method].add({"pair": name, **self._solve(method, problem)})
         self.done += 1
@@ -146,15 +145,9 @@ def _answer(result: Registration) -> dict[str, Any]:
     }
 
 
-def _problem_row(pair: Pair, problem: Problem) -> dict[str, Any]:
+def _problem_row(labelled: Labelled) -> dict[str, Any]:
     """What scoring needs to know of a pair, so that it never reads a cloud."""
-    matches = problem.correspondences
-    right = label(
-        torch.from_numpy(matches.source),
-        torch.from_numpy(matches.target),
-        torch.from_numpy(pair.T_target_source),
-        problem.inlier_threshold,
-    ).numpy()
+    pair = labelled.pair
     information = pair.information
     return {
         "pair": pair.name,
@@ -163,8 +156,8 @@ def _problem_row(pair: Pair, problem: Problem) -> dict[str, Any]:
         "consecutive": pair.consecutive,
         "T_target_source": pair.T_target_source.ravel().tolist(),
         "information": None if information is None else information.ravel().tolist(),
-        "matches": len(matches),
-        "labels": pack(right),
+        "matches": len(labelled.right),
+        "labels": pack(labelled.right),
     }
 
 

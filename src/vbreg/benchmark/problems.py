@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import track
 
-from vbreg.correspondences import match
+from vbreg.correspondences import label, match
 from vbreg.datasets import Pair, PairSequence, open_pairs, subsample_pair
 from vbreg.datasets.matches import Features, describe, learned_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
 from vbreg.errors import VBRegError
 from vbreg.methods import Problem
 from vbreg.registration import INLIER_THRESHOLD
-from vbreg.types import Correspondences, Float32, Float64
+from vbreg.types import Bool, Correspondences, Float32, Float64
 
 OURS, GIVEN = "fpfh", "learned"  # computed here; read from `learned_matches` beside the fragments
 STORED = "npz"  # "npz:fcgf" reads the descriptors that other projects keep beside the clouds
@@ -160,3 +162,42 @@ def _problem(
         descriptors=descriptors,
         seed=pair_seed(settings.seed, pair.name) % 2**31,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """A problem and which of its matches are right."""
+
+    pair: Pair
+    problem: Problem
+    right: Bool  # (N,)
+
+    @staticmethod
+    def of(pair: Pair, problem: Problem) -> Labelled:
+        matches = problem.correspondences
+        ends = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
+        truth = torch.from_numpy(pair.T_target_source)
+        return Labelled(pair, problem, label(*ends, truth, problem.inlier_threshold).numpy())
+
+    @property
+    def inlier_ratio(self) -> float:
+        return float(self.right.mean())
+
+
+def labelled_problems(
+    settings: Settings,
+    root: Path | None,
+    *,
+    device: torch.device,
+    every: int = 1,
+    limit: int | None = None,
+    quiet: bool = False,
+) -> Iterator[Labelled]:
+    """The chosen pairs with their matches, as a benchmark has them; progress goes to stderr."""
+    pairs = open_sequence(settings, root).select(every=every, limit=limit)
+    if not len(pairs):
+        raise VBRegError(f"no pairs of {settings.dataset} are left; check every and limit")
+    source = problem_source(settings, root, device)
+    title = f"{settings.dataset} {settings.descriptor}"
+    for pair in track(pairs, title, len(pairs), console=Console(stderr=True), disable=quiet):
+        yield Labelled.of(pair, source(pair))

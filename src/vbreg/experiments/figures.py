@@ -24,12 +24,12 @@ from torch.nn import functional as F
 from vbreg.benchmark.cache import read_table
 from vbreg.benchmark.plots import COLOURS, FEWEST, INLIER_BINS, new_figure, save
 from vbreg.benchmark.predict import PREDICTIONS, PROBLEMS, table_path
-from vbreg.benchmark.problems import Settings, open_sequence
+from vbreg.benchmark.problems import Labelled, Settings, labelled_problems, open_sequence
 from vbreg.benchmark.report import write_csv
 from vbreg.benchmark.score import Interval, Row, score, title_of
 from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
-from vbreg.experiments.theorem1 import Labelled, labelled_problems, match_problem
+from vbreg.experiments.theorem1 import match_problem
 from vbreg.io import atomic_path
 from vbreg.registration import VBReg, choose_device
 from vbreg.render import before_after

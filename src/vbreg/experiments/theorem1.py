@@ -20,16 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from rich.console import Console
-from rich.progress import track
 from scipy import stats
 
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
-from vbreg.benchmark.problems import Settings, open_sequence, problem_source
+from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
 from vbreg.benchmark.score import RESAMPLES, Interval
-from vbreg.correspondences import label
-from vbreg.datasets import Pair
 from vbreg.errors import VBRegError
 from vbreg.frames import MatchProblem, usable_rows
 from vbreg.io import atomic_path
@@ -201,42 +197,6 @@ def _pooled(counts: Int64, mean: float) -> tuple[Float64, Float64]:
 
 
 # Its terms on real pairs.
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """A problem and which of its matches are right."""
-
-    pair: Pair
-    problem: Problem
-    right: Bool  # (N,)
-
-    @property
-    def inlier_ratio(self) -> float:
-        return float(self.right.mean())
-
-
-def labelled_problems(
-    settings: Settings,
-    root: Path | None,
-    *,
-    device: torch.device,
-    every: int = 1,
-    limit: int | None = None,
-    quiet: bool = False,
-) -> Iterator[Labelled]:
-    """The chosen pairs with their matches, as a benchmark has them; progress goes to stderr."""
-    pairs = open_sequence(settings, root).select(every=every, limit=limit)
-    if not len(pairs):
-        raise VBRegError(f"no pairs of {settings.dataset} are left; check every and limit")
-    source = problem_source(settings, root, device)
-    title = f"{settings.dataset} {settings.descriptor}"
-    for pair in track(pairs, title, len(pairs), console=Console(stderr=True), disable=quiet):
-        problem = source(pair)
-        matches = problem.correspondences
-        ends = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
-        truth = torch.from_numpy(pair.T_target_source)
-        yield Labelled(pair, problem, label(*ends, truth, problem.inlier_threshold).numpy())
 
 
 def match_problem(problem: Problem, model: VBReg) -> MatchProblem:

@@ -45,7 +45,6 @@ _ENTRIES = (
         title="PointDSC",
         about="non-local network guided by spatial consistency, neural spectral matching",
         paper="Bai et al., CVPR 2021",
-        needs="matches; weights as pointdsc:PATH.safetensors",
         open=_opener("pointdsc"),
         open_weights=_opener("pointdsc", "open_weights"),
     ),

@@ -59,10 +59,12 @@ def maximum_clique(adjacency: Bool, steps: int = STEPS) -> Clique:
     order = peeled[::-1]  # bit 0 is the vertex that was peeled last
     strength = core[order]
     rows = bitsets(adjacency[np.ix_(order, order)])
-    best, left = _greedy_clique(rows, strength.tolist(), steps // 2)
+    half = steps // 2
+    best, left = _greedy_clique(rows, strength.tolist(), half)
     hopeful = int((strength >= len(best)).sum())  # a larger clique lies among these, the first
     inside = (1 << hopeful) - 1
-    found, exact = _branch_and_bound([row & inside for row in rows[:hopeful]], best, left)
+    rows = [row & inside for row in rows[:hopeful]]
+    found, exact = _branch_and_bound(rows, best, left + steps - half)
     return Clique(np.sort(order[found]), exact)
 
 

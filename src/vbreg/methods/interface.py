@@ -39,6 +39,13 @@ class Problem:
                 "unit of the points"
             )
 
+    def matched_descriptors(self) -> tuple[Float32, Float32] | None:
+        """(N, D) each, row by row with the matches; None where there are none."""
+        i, j = self.correspondences.source_index, self.correspondences.target_index
+        if self.descriptors is None or i is None or j is None:
+            return None
+        return self.descriptors[0][i], self.descriptors[1][j]
+
 
 class Method(Protocol):
     """Matches in, pose out. The same problem gives the same answer."""

@@ -1,21 +1,23 @@
 """PointDSC (Bai et al., CVPR 2021): a non-local network guided by spatial consistency, then neural
 spectral matching round confident seeds.
 
-The network is ours without its latent branches (SCNonlocal); its weights are given as a file.
+The network is ours without its latent branches (SCNonlocal), trained as the universal one is. Other
+weights go with this search, too: those of the paper's ablations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg import pretrained
 from vbreg.compatibility import row_chunks
-from vbreg.errors import VBRegError
 from vbreg.estimation import best_hypothesis, hypotheses, spectral_weights
+from vbreg.frames import as_descriptors
 from vbreg.methods.common import Answer, LocalMethod, Task, consensus, is_inlier
 from vbreg.methods.interface import Method
 from vbreg.network import VariationalNonLocalNetwork
@@ -47,7 +49,7 @@ class NeuralSpectralMatching:
 
     def __call__(self, task: Task) -> Answer:
         source, target = task.source, task.target
-        output = self.network(source, target)
+        output = self.network(source, target, descriptors=self._descriptors(task))
         features, sigma = output.features[-1], self.network.sigma
         seeds = select_seeds(output.logits, source, task.matches.mask, SEEDS)
         members = nearest_in_features(features[0], seeds.indices[0])
@@ -56,20 +58,25 @@ class NeuralSpectralMatching:
         best = best_hypothesis(T, sound, consensus(T, source, target, is_inlier))
         return Answer(task.refined(best), output.logits[0].float().sigmoid())
 
+    def _descriptors(self, task: Task) -> Tensor | None:
+        """(1, n, 2 D) of the usable matches, for a network that sees them."""
+        given = task.problem.matched_descriptors()
+        width = self.network.config.descriptor_width
+        rows = (given[0][task.usable], given[1][task.usable]) if given and width else None
+        usable = np.ones(len(task), dtype=bool)
+        described = as_descriptors(rows, usable, width)
+        return None if described is None else torch.from_numpy(described).to(task.source)[None]
+
+
+@dataclass(frozen=True)
+class PointDSC(LocalMethod):
+    fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
+
 
 def open_(device: torch.device) -> Method:
-    raise VBRegError(
-        "method 'pointdsc' has no weights of its own yet: give a file as pointdsc:PATH.safetensors "
-        "(train one with `variational = false`)"
-    )
+    return open_weights(device, str(pretrained.FOLDER / pretrained.PLAIN))
 
 
 def open_weights(device: torch.device, path: str) -> Method:
-    network = pretrained.load_network(path)
-    config = network.config
-    if config.variational or config.input != "xyz":
-        raise VBRegError(
-            f"{path}: variational={config.variational}, input={config.input!r}: PointDSC takes a "
-            "network with variational=False and input='xyz'; for others use vbreg:PATH"
-        )
-    return LocalMethod(NeuralSpectralMatching(network.to(device)), device)
+    network = pretrained.load_network(path).to(device)
+    return PointDSC(NeuralSpectralMatching(network), device, pretrained.fingerprint(path))

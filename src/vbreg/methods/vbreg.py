@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vbreg import pretrained
 from vbreg.methods.interface import Method, Problem
 from vbreg.registration import VBReg
 from vbreg.timing import Stopwatch
@@ -15,6 +16,11 @@ from vbreg.types import Registration
 @dataclass(frozen=True, eq=False)
 class VBRegMethod:
     model: VBReg
+    fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
+
+    @property
+    def wants_descriptors(self) -> bool:
+        return self.model.network.config.input == "feat"
 
     def __call__(self, problem: Problem) -> Registration:
         matches = problem.correspondences
@@ -22,7 +28,10 @@ class VBRegMethod:
         with clock("estimate"):
             # No seed: the network takes the mean of its latent features, so nothing is drawn.
             result = self.model.estimate(
-                matches.source, matches.target, inlier_threshold=problem.inlier_threshold
+                matches.source,
+                matches.target,
+                descriptors=problem.matched_descriptors() if self.wants_descriptors else None,
+                inlier_threshold=problem.inlier_threshold,
             )
         return replace(result, correspondences=matches, timings=clock.seconds)
 
@@ -32,4 +41,4 @@ def open_(device: torch.device) -> Method:
 
 
 def open_weights(device: torch.device, path: str) -> Method:
-    return VBRegMethod(VBReg.from_pretrained(path, device=device))
+    return VBRegMethod(VBReg.from_pretrained(path, device=device), pretrained.fingerprint(path))

@@ -127,8 +127,10 @@ class Run:
         """A step on the clock of the plan; the first of a process compiles and is off it."""
         began = self.clock()
         terms = self.step()
-        if self.warm:
-            self.state.step_seconds += self.workers.of_first(self.clock() - began)
+        seconds = self.clock() - began if self.warm else 0.0
+        if self.config.minutes is not None:
+            seconds = self.workers.of_first(seconds)
+        self.state.step_seconds += seconds
         self.warm = True
         return terms
 

@@ -73,5 +73,7 @@ def joined(device: str | torch.device) -> Iterator[Workers]:
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Workers(rank, count, chosen)
+        # They leave together: torchrun ends all when one fails on its way out, and the first saves.
+        dist.barrier(device_ids=[chosen.index] if chosen.index is not None else None)
     finally:
         dist.destroy_process_group()

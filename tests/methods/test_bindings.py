@@ -1,0 +1,72 @@
+"""Methods that other packages bring along: what is handed to them, and what comes back."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_problem
+from tests.methods.helpers import TAU, error, moved, opened, parameters, posed
+from vbreg import demo
+from vbreg.clouds import voxel_downsample
+from vbreg.errors import VBRegError
+from vbreg.geometry import procrustes
+from vbreg.methods import Problem, open_method
+from vbreg.types import Correspondences, Float64
+
+
+@pytest.mark.parametrize("name", parameters("kiss-matcher"))
+def test_kiss_matcher_registers_the_demo_scans(name: str) -> None:
+    source, target, truth = demo.load()
+    offset = np.array([1e6, -1e6, 0.0])
+    clouds = [voxel_downsample(torch.from_numpy(c.points), TAU / 2) for c in (source, target)]
+    x, y = clouds[0].numpy() + offset, clouds[1].numpy()
+    # It finds its own matches; these stand for what other methods are given.
+    right = moved(truth, x - offset)
+    problem = Problem(Correspondences(x, right), TAU, clouds=(x, y))
+    first, second = opened(name)(problem), opened(name)(problem)
+    np.testing.assert_array_equal(first.T_target_source, second.T_target_source)
+    residual = np.linalg.norm(first.transform(x) - right, axis=1)
+    assert residual.max() < 0.3
+    assert first.determined
+
+
+@pytest.mark.parametrize("name", parameters("kiss-matcher"))
+def test_kiss_matcher_asks_for_clouds(name: str) -> None:
+    points = make_problem(10).source
+    with pytest.raises(VBRegError, match="finds its own matches: give the problem `clouds`"):
+        opened(name)(posed(points, points))
+
+
+class StandInSolver:
+    """Takes and gives what the binding of TEASER++ is documented to; solves by least squares."""
+
+    Params = SimpleNamespace
+    ROTATION_ESTIMATION_ALGORITHM = SimpleNamespace(GNC_TLS="GNC_TLS")
+
+    def __init__(self, parameters: SimpleNamespace) -> None:
+        assert parameters.rotation_estimation_algorithm == "GNC_TLS"
+        assert parameters.noise_bound == 0.5
+        assert parameters.estimate_scaling is False
+
+    def solve(self, source: Float64, target: Float64) -> None:
+        assert source.shape == target.shape == (3, 50)
+        x, y = (torch.from_numpy(np.array(end.T)) for end in (source, target))
+        self.T = procrustes(x, y, torch.ones(50).double())[0].numpy()
+
+    def getSolution(self) -> SimpleNamespace:
+        return SimpleNamespace(rotation=self.T[:3, :3], translation=self.T[:3, 3], valid=True)
+
+
+def test_teaser_is_given_columns_and_its_own_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = ModuleType("teaserpp_python")
+    stand_in.RobustRegistrationSolver = StandInSolver  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "teaserpp_python", stand_in)
+    monkeypatch.setattr("vbreg.methods.available", lambda _: True)
+    problem = make_problem(50, inlier_ratio=1.0, noise=0.0)
+    result = open_method("teaser-official")(posed(problem.source, problem.target))
+    assert max(error(result.T_target_source, problem.T)) < 1e-5
