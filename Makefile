@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,train]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,plots,train]'
 	touch $@ $(VENV)/.installed
 
 .venv-baselines/.installed: pyproject.toml constraints.txt

@@ -70,10 +70,12 @@ def joined(device: str | torch.device) -> Iterator[Workers]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(chosen)
+    # Loaded with a group in place, its defaults would keep the group's threads beyond the group, and
+    # a process that ends soon after a sum would now and then abort.
+    import torch.distributed.nn  # noqa: F401
+
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Workers(rank, count, chosen)
-        # They leave together: torchrun ends all when one fails on its way out, and the first saves.
-        dist.barrier(device_ids=[chosen.index] if chosen.index is not None else None)
     finally:
         dist.destroy_process_group()
