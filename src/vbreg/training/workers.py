@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -70,10 +71,9 @@ def joined(device: str | torch.device) -> Iterator[Workers]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(chosen)
-    # Loaded with a group in place, its defaults would keep the group's threads beyond the group, and
-    # a process that ends soon after a sum would now and then abort.
-    import torch.distributed.nn  # noqa: F401
-
+    # If it were loaded later, its default arguments would keep the group's threads alive beyond the
+    # group, and a process that ends soon after a sum would now and then abort.
+    import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Workers(rank, count, chosen)
