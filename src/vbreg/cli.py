@@ -104,6 +104,14 @@ MaxCorrespondences = Annotated[
 Seed = Annotated[
     int | None, typer.Option(help="Sample the latent features instead of taking their mean.")
 ]
+Workers = Annotated[
+    int,
+    typer.Option(
+        help="Processes that share the pairs: sooner done, but without times, since they slow "
+        "each other down.",
+        min=1,
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print nothing but warnings and errors.")
 ]
@@ -343,6 +351,7 @@ def benchmark(
     scenes: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
     voxel_size: VoxelSize = None,
     seed: Annotated[int, typer.Option(help="For sampling points and for random methods.")] = 0,
+    workers: Workers = 1,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -350,11 +359,10 @@ def benchmark(
 
     Poses are kept in the output folder as they are found: the same command goes on after a stop.
     """
-    from vbreg.benchmark.predict import device_name, predict
+    from vbreg.benchmark.predict import predict
     from vbreg.benchmark.problems import Settings
     from vbreg.benchmark.report import terminal_table, write_report
     from vbreg.benchmark.score import score
-    from vbreg.registration import choose_device
 
     settings = Settings.of(
         dataset, descriptor=descriptor, points=points, voxel_size=voxel_size, seed=seed
@@ -369,11 +377,12 @@ def benchmark(
         limit=limit,
         every=every,
         scenes=scenes.split(",") if scenes else None,
+        workers=workers,
         quiet=quiet,
     )
     rows = score(output, names, pairs)
     command = "vbreg " + shlex.join(context.obj)
-    page = write_report(output, rows, settings, command, device_name(choose_device(device)))
+    page = write_report(output, rows, settings, command)
     if not quiet:
         console = Console(highlight=False)
         console.print(terminal_table(rows, settings))
@@ -429,6 +438,7 @@ def experiment(
     ] = None,
     every: Annotated[int, typer.Option(help="Every n-th pair.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="For sampling points and for random methods.")] = 0,
+    workers: Workers = 1,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -440,7 +450,7 @@ def experiment(
     page = run(
         name.value,
         root,
-        Runs(output, command, device, every, seed, quiet),
+        Runs(output, command, device, every, seed, workers, quiet),
         methods=methods.split(",") if methods else None,
         weights=weights,
         training=_named_folders(training or []),

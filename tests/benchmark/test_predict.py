@@ -1,5 +1,6 @@
 """The whole benchmark on a folder of small clouds: resumed, repeated, reported."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from vbreg import cli
+from vbreg.benchmark.cache import pack, unpack
 from vbreg.benchmark.predict import predict, table_path
 from vbreg.benchmark.problems import Settings
 from vbreg.benchmark.report import write_report
@@ -60,7 +62,7 @@ def test_methods_find_the_poses_and_the_report_says_so(scans: Path, tmp_path: Pa
     assert len(pairs) == 6
     rows = score(tmp_path, METHODS, pairs)
     assert sum(row.success for row in rows if row.method == "sc2pcr") >= 5
-    page = write_report(tmp_path, rows, settings(scans), "vbreg benchmark x", "cpu")
+    page = write_report(tmp_path, rows, settings(scans), "vbreg benchmark x")
     text = page.read_text()
     assert "| SC2-PCR |" in text
     assert "`vbreg benchmark x`" in text
@@ -84,7 +86,7 @@ def test_the_command_runs_and_goes_on(
 
 def poses_csv(output: Path, scans: Path, pairs: list[str]) -> bytes:
     rows = score(output, METHODS, pairs)
-    write_report(output, rows, settings(scans), "x", "cpu")
+    write_report(output, rows, settings(scans), "x")
     return (output / "poses.csv").read_bytes()
 
 
@@ -130,6 +132,45 @@ def test_what_is_there_is_not_computed_again(
 
     monkeypatch.setattr("vbreg.benchmark.predict.open_method", lambda name, device: never)
     predict(settings(scans), ["sm"], tmp_path, limit=3, quiet=True)
+
+
+def test_several_processes_find_the_same(scans: Path, tmp_path: Path) -> None:
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    pairs = predict(settings(scans), METHODS, alone, limit=3, device="cpu", quiet=True)
+    for limit in (1, 3):  # the second run finds the first one's pair done
+        predict(settings(scans), METHODS, shared, limit=limit, device="cpu", workers=2, quiet=True)
+    assert poses_csv(shared, scans, pairs) == poses_csv(alone, scans, pairs)
+    assert not any(np.isfinite(row.seconds) for row in score(shared, METHODS, pairs))
+    other = Settings.of(str(scans), voxel_size=0.1)
+    with pytest.raises(VBRegError, match="choose another --output"):
+        predict(other, ["sm"], shared, limit=1, device="cpu", workers=2, quiet=True)
+
+
+def test_a_finished_table_may_come_from_another_machine(scans: Path, tmp_path: Path) -> None:
+    pairs = predict(settings(scans), ["sm"], tmp_path, limit=2, device="cpu", quiet=True)
+    path = table_path(tmp_path, "sm")
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "fast"'))
+    predict(settings(scans), METHODS, tmp_path, limit=2, device="cpu", quiet=True)
+    rows = score(tmp_path, METHODS, pairs)
+    assert {row.method: row.device for row in rows} == {"sm": "fast", "sc2pcr": "cpu"}
+    assert "fast and " in write_report(tmp_path, rows, settings(scans), "x").read_text()
+    with pytest.raises(VBRegError, match="holds results for device 'fast'"):
+        predict(settings(scans), METHODS, tmp_path, limit=3, device="cpu", quiet=True)
+
+
+def test_inliers_are_judged_by_the_matches_that_a_method_had(scans: Path, tmp_path: Path) -> None:
+    """Rounding of another machine may change a match; a row then holds its own labels."""
+    pairs = predict(settings(scans), ["sm"], tmp_path, limit=1, device="cpu", quiet=True)
+    before = score(tmp_path, ["sm"], pairs)[0]
+    problems = tmp_path / "problems.jsonl"
+    header, row = problems.read_text().splitlines()
+    changed = json.loads(row)
+    changed["labels"] = pack(~unpack(changed["labels"], changed["matches"]))
+    problems.write_text(f"{header}\n{json.dumps(changed)}\n")
+    assert score(tmp_path, ["sm"], pairs)[0].inlier_f1 != before.inlier_f1
+    table_path(tmp_path, "sm").unlink()
+    predict(settings(scans), ["sm"], tmp_path, limit=1, device="cpu", quiet=True)
+    assert score(tmp_path, ["sm"], pairs)[0].inlier_f1 == before.inlier_f1
 
 
 def test_a_method_that_refuses_a_problem_fails_it(

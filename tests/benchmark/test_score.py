@@ -86,7 +86,25 @@ def test_a_method_that_gave_up_has_failed(tmp_path: Path) -> None:
 
 def rows_of(method: str, hits: list[bool]) -> list[Row]:
     return [
-        Row(f"s/{k}", "s", method, hit, 1, 0.1, math.nan, False, 0.5, 9, 0.1, 1, 1, 1, 0.1, 1.0)
+        Row(
+            f"s/{k}",
+            "s",
+            method,
+            hit,
+            1,
+            0.1,
+            math.nan,
+            False,
+            0.5,
+            9,
+            0.1,
+            1,
+            1,
+            1,
+            "cpu",
+            0.1,
+            1.0,
+        )
         for k, hit in enumerate(hits)
     ]
 

@@ -87,7 +87,7 @@ def row(k: int, success: bool, inlier_ratio: float, overlap: float, method: str 
         pair=f"a/{k}-9", scene="a", method=method, success=success, rotation_error=errors[0],
         translation_error=errors[1], rmse=NAN, rmse_counts=False, overlap=overlap, matches=500,
         inlier_ratio=inlier_ratio, inlier_precision=1.0, inlier_recall=1.0, inlier_f1=1.0,
-        seconds=0.1, megabytes=10.0,
+        device="cpu", seconds=0.1, megabytes=10.0,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,20 @@ import numpy as np
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import Bool
 
+DEVICE = "device"  # the key of a header for the kind of machine
+
 
 class Table:
-    """Rows by the name of their pair, in memory and on disk."""
+    """Rows by the name of their pair, in memory and on disk.
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+    A table that has the `whole` of what is asked for is only read, and may be of another machine.
+    """
+
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], whole: Sequence[str] | None = None
+    ) -> None:
         self.path = path
+        self.whole = whole
         self.rows: dict[str, dict[str, Any]] = {}
         if path.exists():
             self._read(dict(header))
@@ -56,16 +64,18 @@ class Table:
             _write_line(self.path, header)
             return
         found = _parse(lines[0], self.path, 1)
-        expected = json.loads(json.dumps(header))
-        for key in sorted(set(found) | set(expected)):
-            if found.get(key) != expected.get(key):
-                raise VBRegError(
-                    f"{self.path} holds results for {key} {found.get(key)!r}, and this run has "
-                    f"{expected.get(key)!r}: choose another --output, or delete the file"
-                )
         for number, line in enumerate(lines[1:], start=2):
             row = _parse(line, self.path, number)
             self.rows[row["pair"]] = row
+        complete = self.whole is not None and all(name in self.rows for name in self.whole)
+        expected = json.loads(json.dumps(header))
+        for key in sorted(set(found) | set(expected)):
+            if found.get(key) == expected.get(key) or (complete and key == DEVICE):
+                continue
+            raise VBRegError(
+                f"{self.path} holds results for {key} {found.get(key)!r}, and this run has "
+                f"{expected.get(key)!r}: choose another --output, or delete the file"
+            )
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

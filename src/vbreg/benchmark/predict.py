@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +21,34 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
-from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
-from vbreg.methods import Method, Problem, open_method
+from vbreg.methods import METHODS, Method, Problem, open_method
 from vbreg.metrics import pose_error
 from vbreg.registration import choose_device
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
+MATCHES = ("matches", "labels")  # of a problem's row; another machine's rounding may change some
+Opener = Callable[[torch.device], Method]
+Successes = Mapping[str, bool]  # by method
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know to solve any pair. Goes to other processes, so no open files."""
+
+    settings: Settings
+    methods: Mapping[str, Opener]
+    output: Path
+    root: Path | None
+    device: str
+    pairs: Sequence[str]  # that are asked for
+    timed: bool  # several processes on one machine slow each other down, so their times say nothing
 
 
 def predict(
     settings: Settings,
-    methods: Sequence[str] | Mapping[str, Method],
+    methods: Sequence[str] | Mapping[str, Opener],
     output: Path,
     *,
     root: Path | None = None,
@@ -36,36 +56,73 @@ def predict(
     limit: int | None = None,
     every: int = 1,
     scenes: Sequence[str] | None = None,
+    workers: int = 1,
     quiet: bool = False,
 ) -> list[str]:
     """Poses of all methods into `output`, but for those already there; the names of the pairs.
 
-    Methods are named as for `open_method`, or given with a name of their own.
-    `limit`, `every` and `scenes` choose among the pairs, and may change from run to run.
+    Methods are named as for `open_method`, or given a name and what opens them on a device.
+    `limit`, `every` and `scenes` choose among the pairs, and may change from run to run. Several
+    `workers` are processes that share the pairs: sooner done, but times are left out.
     """
-    chosen = choose_device(device)
+    if workers < 1:
+        raise VBRegError(f"workers {workers}: expected a number of processes, at least 1")
     pairs = open_sequence(settings, root).select(limit=limit, every=every, scenes=scenes)
     if not len(pairs):
         raise VBRegError(f"no pairs of {settings.dataset} are left to run; check --limit, --scenes")
     if not methods:
         raise VBRegError("no methods; name some, say vbreg,sc2pcr (`vbreg methods` lists them)")
-    opened = (
-        dict(methods)
+    openers = (
+        methods
         if isinstance(methods, Mapping)
-        else {name: open_method(name, chosen) for name in methods}
+        else {name: partial(open_method, name) for name in methods}
     )
-    header = {"settings": settings.to_dict()}
-    problems = Table(output / PROBLEMS, header)
-    tables = {name: Table(table_path(output, name), {**header, **identity(name, m, chosen)})
-              for name, m in opened.items()}  # fmt: skip
-    source = problem_source(settings, root, chosen)
-    runner = _Runner(settings, source, problems, tables, opened, chosen)
+    names = list(pairs.names)
+    job = Job(settings, openers, output, root, device, names, timed=workers == 1)
+    good = dict.fromkeys(openers, 0)
     with _bar(quiet) as bar:
-        task = bar.add_task(settings.dataset, total=len(pairs), recall="")
-        for name, pair in _lazily(pairs):
-            runner.run(name, pair)
-            bar.update(task, advance=1, recall=runner.recall())
-    return list(pairs.names)
+        task = bar.add_task(settings.dataset, total=len(names), recall="")
+        for done, found in enumerate(_solved(job, workers), start=1):
+            for method, success in found.items():
+                good[method] += success
+            rates = (f"{m} {100 * count / done:.1f}" for m, count in good.items())
+            bar.update(task, advance=1, recall="  ".join(rates))
+    return names
+
+
+def _solved(job: Job, workers: int) -> Iterator[Successes]:
+    """Pair after pair, which methods were right; by this process or by several."""
+    if workers == 1:
+        worker = _Worker(job, nullcontext())
+        yield from (worker.solve(name) for name in job.pairs)
+        return
+    spawn = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
+    with ProcessPoolExecutor(
+        workers, spawn, initializer=_start, initargs=(job, spawn.Lock(), workers)
+    ) as pool:
+        try:
+            yield from pool.map(_solve, job.pairs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Process:
+    """What a worker process is started with, and the worker it makes of it for its first pair."""
+
+    job: Job
+    lock: AbstractContextManager[Any]
+    worker: _Worker | None = None
+
+
+def _start(job: Job, lock: AbstractContextManager[Any], workers: int) -> None:
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    _Process.job, _Process.lock = job, lock
+
+
+def _solve(name: str) -> Successes:
+    if _Process.worker is None:  # here, and not in `_start`, so that errors reach the caller
+        _Process.worker = _Worker(_Process.job, _Process.lock)
+    return _Process.worker.solve(name)
 
 
 def table_path(output: Path, method: str) -> Path:
@@ -74,66 +131,74 @@ def table_path(output: Path, method: str) -> Path:
 
 def identity(name: str, method: Method, device: torch.device) -> dict[str, Any]:
     """What a method's rows must not be mixed over: its weights and the kind of machine."""
-    return {
-        "method": name,
-        "weights": getattr(method, "fingerprint", None),
-        "device": device_name(device),
-    }
+    entry = METHODS.get(name.partition(":")[0])
+    here = "cpu" if entry is not None and entry.device == "cpu" else device_name(device)
+    return {"method": name, "weights": getattr(method, "fingerprint", None), "device": here}
 
 
 def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-class _Runner:
-    """Solves what is missing of a pair, and counts successes."""
+class _Worker:
+    """Solves what is missing of a pair. `lock` is held while a file is opened or written."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        source: Callable[[Pair], Problem],
-        problems: Table,
-        tables: Mapping[str, Table],
-        methods: Mapping[str, Method],
-        device: torch.device,
-    ) -> None:
-        self.settings, self.source, self.problems = settings, source, problems
-        self.tables, self.methods, self.device = tables, methods, device
+    def __init__(self, job: Job, lock: AbstractContextManager[Any]) -> None:
+        self.settings, self.timed, self.lock = job.settings, job.timed, lock
+        self.device = choose_device(job.device)
+        self.pairs = open_sequence(job.settings, job.root)
+        self.places = {name: k for k, name in enumerate(self.pairs.names)}
+        self.source = problem_source(job.settings, job.root, self.device)
+        self.methods = {name: open_(self.device) for name, open_ in job.methods.items()}
         self.warm: set[str] = set()
-        self.good = dict.fromkeys(methods, 0)
-        self.done = 0
+        header = {"settings": job.settings.to_dict()}
+        with lock:
+            self.problems = Table(job.output / PROBLEMS, header)
+            self.tables = {
+                name: Table(
+                    table_path(job.output, name),
+                    {**header, **identity(name, method, self.device)},
+                    whole=job.pairs,
+                )
+                for name, method in self.methods.items()
+            }
 
-    def run(self, name: str, load: Callable[[], Pair]) -> None:
+    def solve(self, name: str) -> Successes:
         missing = [m for m, table in self.tables.items() if name not in table]
         if missing or name not in self.problems:
-            pair = load()
+            pair = self.pairs[self.places[name]]
             problem = self.source(pair)
+            row = _problem_row(Labelled.of(pair, problem))
             if name not in self.problems:
-                self.problems.add(_problem_row(Labelled.of(pair, problem)))
+                self._add(self.problems, row)
+            known = self.problems[name]
+            differs = {k: row[k] for k in MATCHES if row[k] != known[k]}
             for method in missing:
-                self.tables[method].add({"pair": name, **self._solve(method, problem)})
-        self.done += 1
+                answer = self._answer(method, problem)
+                self._add(self.tables[method], {"pair": name, **answer, **differs})
         truth = _pose(self.problems[name]["T_target_source"])
-        for method, table in self.tables.items():
-            error = pose_error(_pose(table[name]["T_target_source"]), truth)
-            bounds = self.settings.rotation, self.settings.translation
-            self.good[method] += bool(error.success(*bounds))
+        bounds = self.settings.rotation, self.settings.translation
+        return {
+            method: bool(pose_error(_pose(t[name]["T_target_source"]), truth).success(*bounds))
+            for method, t in self.tables.items()
+        }
 
-    def _solve(self, name: str, problem: Problem) -> dict[str, Any]:
-        """One row. A method that gives up on a problem has failed on it, and the reason is kept."""
+    def _add(self, table: Table, row: dict[str, Any]) -> None:
+        with self.lock:
+            table.add(row)
+
+    def _answer(self, name: str, problem: Problem) -> dict[str, Any]:
+        """Of a row. A method that gives up on a problem has failed on it, and says why."""
         method = self.methods[name]
         try:
-            if name not in self.warm:  # the first call of a process compiles and allocates
+            if name not in self.warm and self.timed:  # the first call compiles and allocates
                 method(problem)
                 self.warm.add(name)
             result, cost = measured(lambda: method(problem), self.device)
         except VBRegError as error:
             return {"T_target_source": np.eye(4).ravel().tolist(), "error": str(error)}
-        return {**_answer(result), "seconds": cost.seconds, "megabytes": cost.megabytes}
-
-    def recall(self) -> str:
-        rates = (f"{m} {100 * good / self.done:.1f}" for m, good in self.good.items())
-        return "  ".join(rates)
+        times = {"seconds": cost.seconds} if self.timed else {}
+        return {**_answer(result), **times, "megabytes": cost.megabytes}
 
 
 def _answer(result: Registration) -> dict[str, Any]:
@@ -163,10 +228,6 @@ def _problem_row(labelled: Labelled) -> dict[str, Any]:
 
 def _pose(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64).reshape(4, 4)
-
-
-def _lazily(pairs: PairSequence) -> Iterator[tuple[str, Callable[[], Pair]]]:
-    return ((name, partial(pairs.__getitem__, k)) for k, name in enumerate(pairs.names))
 
 
 def _bar(quiet: bool) -> Progress:

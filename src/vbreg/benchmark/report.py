@@ -28,12 +28,10 @@ from vbreg.benchmark.score import Interval, Row, Summary, summarise, title_of
 from vbreg.io import atomic_path
 from vbreg.methods import METHODS
 
-COSTS = ("seconds", "megabytes")
+COSTS = ("device", "seconds", "megabytes")
 
 
-def write_report(
-    output: Path, rows: Sequence[Row], settings: Settings, command: str, device: str
-) -> Path:
+def write_report(output: Path, rows: Sequence[Row], settings: Settings, command: str) -> Path:
     """All files of a benchmark in `output`; the path of its Markdown page.
 
     Pictures need matplotlib (vbreg[plots]) and are left out without it.
@@ -43,7 +41,7 @@ def write_report(
     write_csv(output / "poses.csv", poses, rows)
     write_csv(output / "costs.csv", ("pair", "method", *COSTS), rows)
     write_csv(output / "summary.csv", [f.name for f in dataclasses.fields(Summary)], summaries)
-    about = describe_run(settings, command, device)
+    about = describe_run(settings, command, [row.device for row in rows])
     with atomic_path(output / "run.json") as path:
         path.write_text(json.dumps(about, indent=2) + "\n")
     pictures = plots.draw(output, rows, summaries) if plots.available() else []
@@ -70,11 +68,12 @@ def terminal_table(rows: Sequence[Row], settings: Settings) -> Table:
     return table
 
 
-def describe_run(settings: Settings, command: str, device: str) -> dict[str, Any]:
+def describe_run(settings: Settings, command: str, devices: Iterable[str]) -> dict[str, Any]:
+    cpu = f"{os.cpu_count()} CPU cores, {_processor()}"
     return {
         "command": command,
         "settings": settings.to_dict(),
-        "device": device if device != "cpu" else f"{os.cpu_count()} CPU cores, {_processor()}",
+        "device": " and ".join(d if d != "cpu" else cpu for d in dict.fromkeys(devices)),
         "vbreg": __version__,
         "commit": _commit(),
         "torch": torch.__version__,
@@ -152,6 +151,8 @@ def main_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]
     has_rmse = any(not math.isnan(s.rmse_recall) for s in whole)
     header += ["RMSE recall %"] * has_rmse
     header += ["inlier precision %", "recall %", "F1 %", "median ms", "95th ms", "peak MB"]
+    mixed = len({s.device for s in whole}) > 1
+    header += ["on"] * mixed
     rows = []
     for k, s in enumerate(whole):
         row = [title_of(s.method), _percent(s.recall), _percent(s.lead, "+") if k else "-"]
@@ -159,6 +160,7 @@ def main_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]
         row += [_text(100 * s.rmse_recall)] * has_rmse
         row += [_text(100 * v) for v in (s.inlier_precision, s.inlier_recall, s.inlier_f1)]
         row += [_text(1e3 * s.seconds_median), _text(1e3 * s.seconds_p95), _text(s.megabytes, 0)]
+        row += [s.device] * mixed
         rows.append(row)
     return header, rows
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vbreg.benchmark.cache import read_table, unpack
-from vbreg.benchmark.predict import PROBLEMS, table_path
+from vbreg.benchmark.cache import DEVICE, read_table, unpack
+from vbreg.benchmark.predict import MATCHES, PROBLEMS, table_path
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS
 from vbreg.metrics import classification, pose_error, registration_rmse
@@ -41,7 +41,8 @@ class Row:
     inlier_precision: float  # of the matches that agree with the method's pose
     inlier_recall: float
     inlier_f1: float
-    seconds: float
+    device: str  # where the method ran; the GPU's name, or "cpu"
+    seconds: float  # nan where several processes shared the machine
     megabytes: float
     error: str = ""
 
@@ -67,6 +68,7 @@ class Summary:
     inlier_precision: float
     inlier_recall: float
     inlier_f1: float
+    device: str
     seconds_median: float
     seconds_p95: float
     megabytes: float  # the highest peak
@@ -77,22 +79,29 @@ def score(output: Path, methods: Sequence[str], pairs: Sequence[str] | None = No
     header, problems = read_table(output / PROBLEMS)
     settings = header["settings"]
     known = {row["pair"]: row for row in problems}
-    tables = {m: {r["pair"]: r for r in read_table(table_path(output, m))[1]} for m in methods}
+    read = {m: read_table(table_path(output, m)) for m in methods}
+    devices = {m: found.get(DEVICE, "") for m, (found, _) in read.items()}
+    tables = {m: {row["pair"]: row for row in rows} for m, (_, rows) in read.items()}
     if pairs is None:
         pairs = [name for name in known if all(name in table for table in tables.values())]
     for method, table in tables.items():
         if missing := [name for name in pairs if name not in table]:
             raise VBRegError(f"{method} has no pose for {missing[0]}; run the benchmark again")
     return [
-        _row(method, known[name], tables[method][name], settings)
+        _row(method, known[name], tables[method][name], settings, devices[method])
         for method in methods
         for name in pairs
     ]
 
 
 def _row(
-    method: str, problem: dict[str, Any], answer: dict[str, Any], settings: dict[str, Any]
+    method: str,
+    problem: dict[str, Any],
+    answer: dict[str, Any],
+    settings: dict[str, Any],
+    device: str,
 ) -> Row:
+    problem = {**problem, **{k: answer[k] for k in MATCHES if k in answer}}  # as the method had it
     T, truth = (_matrix(row["T_target_source"], 4) for row in (answer, problem))
     error = pose_error(T, truth)
     success = error.success(settings["rotation"], settings["translation"])
@@ -117,6 +126,7 @@ def _row(
         inlier_precision=float(scores.precision),
         inlier_recall=float(scores.recall),
         inlier_f1=float(scores.f1),
+        device=device,
         seconds=_number(answer.get("seconds")),
         megabytes=_number(answer.get("megabytes")),
         error=answer.get("error", ""),
@@ -166,6 +176,7 @@ def _summary(
         inlier_precision=_mean([row.inlier_precision for row in rows]),
         inlier_recall=_mean([row.inlier_recall for row in rows]),
         inlier_f1=_mean([row.inlier_f1 for row in rows]),
+        device=rows[0].device,
         seconds_median=float(np.median(seconds)) if seconds else NAN,
         seconds_p95=float(np.percentile(seconds, 95)) if seconds else NAN,
         megabytes=max((r.megabytes for r in rows if np.isfinite(r.megabytes)), default=NAN),

@@ -60,6 +60,7 @@ def _figures(
         root=indoor,
         device=runs.device,
         every=runs.every,
+        workers=runs.workers,
         quiet=runs.quiet,
     )
     figures.run(
