@@ -194,6 +194,10 @@ def footnotes(summaries: Sequence[Summary]) -> str:
         "Inliers are the matches that agree with the method's pose. "
         "Times are from matches to pose, the device synchronised, after one call to warm up."
     ]
+    whole = [s for s in summaries if s.scene == "all"]
+    if any(0 < s.timed < s.pairs for s in whole):
+        timed = ", ".join(f"{title_of(s.method)} {s.timed}" for s in whole)
+        notes.append(f"Pairs that were timed, one process having the machine for itself: {timed}.")
     names = {s.method.partition(":")[0] for s in summaries}
     own = [METHODS[n].title for n in sorted(names) if n in METHODS and METHODS[n].needs == "clouds"]
     if own:

@@ -69,6 +69,7 @@ class Summary:
     inlier_recall: float
     inlier_f1: float
     device: str
+    timed: int  # pairs that one process had the machine for itself on
     seconds_median: float
     seconds_p95: float
     megabytes: float  # the highest peak
@@ -177,6 +178,7 @@ def _summary(
         inlier_recall=_mean([row.inlier_recall for row in rows]),
         inlier_f1=_mean([row.inlier_f1 for row in rows]),
         device=rows[0].device,
+        timed=len(seconds),
         seconds_median=float(np.median(seconds)) if seconds else NAN,
         seconds_p95=float(np.percentile(seconds, 95)) if seconds else NAN,
         megabytes=max((r.megabytes for r in rows if np.isfinite(r.megabytes)), default=NAN),
