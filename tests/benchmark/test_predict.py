@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from vbreg import cli
 from vbreg.benchmark.cache import pack, unpack
 from vbreg.benchmark.predict import predict, table_path
-from vbreg.benchmark.problems import Settings
+from vbreg.benchmark.problems import Settings, open_sequence, problem_source
 from vbreg.benchmark.report import write_report
 from vbreg.benchmark.score import score
 from vbreg.errors import VBRegError
@@ -217,3 +218,13 @@ def test_bad_settings_are_explained(
     with pytest.raises(VBRegError, match="unknown method 'ransack'"):
         predict(settings(scans), ["ransack"], tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_problem_holds_the_scans_as_they_were_measured(scans: Path) -> None:
+    chosen = settings(scans)
+    pair = open_sequence(chosen, None)[0]
+    problem = problem_source(chosen, None, torch.device("cpu"))(pair)
+    assert problem.scans is not None
+    assert problem.clouds is not None
+    assert problem.scans[0] is pair.source
+    assert len(problem.clouds[0]) < len(pair.source)

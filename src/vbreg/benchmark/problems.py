@@ -113,7 +113,8 @@ def problem_source(
         )
 
     def problem(pair: Pair) -> Problem:
-        return problem_of(pair if pair.descriptors else both(pair), settings, device)
+        found = problem_of(pair if pair.descriptors else both(pair), settings, device)
+        return replace(found, scans=(pair.source, pair.target))
 
     return problem
 
@@ -133,14 +134,15 @@ def _given_problem(pair: Pair, settings: Settings, root: Path) -> Problem:
     """Stored matches; fewer points take the first end of so many matches."""
     benchmark = "3DMatch" if settings.dataset == "3dmatch" else "3DLoMatch"
     found = learned_matches(root, benchmark, pair)
-    pair = replace(
+    described = replace(
         pair,
         source=found.source.astype(np.float64),
         target=found.target_cloud.astype(np.float64),
     )
     count = settings.points or len(found)
     rows = sample_rows(len(found), count, pair_seed(settings.seed, pair.name))
-    return _problem(pair, rows, found.target_index[rows], settings, None)
+    problem = _problem(described, rows, found.target_index[rows], settings, None)
+    return replace(problem, scans=(pair.source, pair.target))
 
 
 def _thinned(count: int, name: str, settings: Settings) -> np.ndarray[Any, Any]:

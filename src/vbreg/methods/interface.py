@@ -19,13 +19,15 @@ class Problem:
     """What a method is given: matches, how far apart a true one may lie, and where they come from.
 
     Most methods look at the matches alone. Clouds and descriptors are for those that match anew;
-    the indices of the matches point into them. `seed` is for those that draw at random.
+    the indices of the matches point into them. Scans are for those that start from the points as
+    they were measured. `seed` is for those that draw at random.
     """
 
     correspondences: Correspondences  # (N, 3) each: one problem, not a batch
     inlier_threshold: float  # in the unit of the points
     clouds: tuple[Float64, Float64] | None = None  # (N, 3), (M, 3): the points that were described
     descriptors: tuple[Float32, Float32] | None = None  # (N, D), (M, D), of those points
+    scans: tuple[Float64, Float64] | None = None  # (P, 3), (Q, 3): before they were thinned
     seed: int = 0
 
     def __post_init__(self) -> None:

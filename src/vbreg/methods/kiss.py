@@ -16,15 +16,16 @@ from vbreg.methods.interface import Method
 def solve(task: Task) -> Answer:
     import kiss_matcher
 
-    if task.problem.clouds is None:
+    scans = task.problem.scans or task.problem.clouds
+    if scans is None:
         raise VBRegError(
-            "method 'kiss-matcher' finds its own matches: give the problem `clouds`, the points of "
-            "both scans"
+            "method 'kiss-matcher' finds its own matches: give the problem `scans`, the points of "
+            "both as they were measured, or at least `clouds`"
         )
     unit = task.problem.inlier_threshold
     source, target = (
         (cloud - origin).astype(np.float32)  # its bounds on noise are in metres, so no other unit
-        for cloud, origin in zip(task.problem.clouds, task.matches.origins, strict=True)
+        for cloud, origin in zip(scans, task.matches.origins, strict=True)
     )
     matcher = kiss_matcher.KISSMatcher(kiss_matcher.KISSMatcherConfig(voxel_size=unit / 2))
     found = matcher.estimate(source, target)
