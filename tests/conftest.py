@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 from vbreg.geometry import random_rotation
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 
+GPU = torch.cuda.is_available()
+if not GPU:  # read where a kernel is defined: Triton then interprets it line by line
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_report_header() -> list[str]:
     """Show what the core is tested without, and whether real scans are at hand."""

@@ -79,7 +79,7 @@ def test_attention_gradient() -> None:
 
 
 def test_unknown_form_lists_the_choices() -> None:
-    with pytest.raises(ValueError, match="dense, fused, chunked or sparse"):
+    with pytest.raises(ValueError, match="dense, fused, kernel, chunked or sparse"):
         spatial_attention(*random_set()[:2], None, "fast")  # type: ignore[arg-type]
 
 

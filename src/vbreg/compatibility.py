@@ -15,8 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vbreg import kernels
+
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, N, d) -> (B, N, d)
-AttentionForm = Literal["auto", "dense", "fused", "chunked", "sparse"]
+AttentionForm = Literal["auto", "dense", "fused", "kernel", "chunked", "sparse"]
 
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
@@ -58,11 +60,14 @@ def spatial_attention(
 
     source, target (B, N, 3); mask (B, N) marks real rows. All forms compute the same function:
     `dense` keeps beta whole and carries gradients (training); `fused` is `dense` compiled, for long
-    training on a GPU; `chunked` recomputes beta for some rows at a time; `sparse` keeps only
-    beta > 0, which is about a tenth on real matches.
+    training on a GPU; `kernel` never forms beta and carries gradients, too, but needs Triton;
+    `chunked` recomputes beta for some rows at a time; `sparse` keeps only beta > 0, which is about
+    a tenth on real matches.
     """
     if form == "auto" and torch.is_grad_enabled():
         form = "dense"
+    if form == "kernel":
+        return _kernel(source, target, mask)
     if form in ("dense", "fused"):
         return _dense(source, target, mask, _compiled_attend() if form == "fused" else _attend)
     if form == "chunked":
@@ -72,11 +77,15 @@ def spatial_attention(
         assert attend is not None
         return attend
     if form != "auto":
-        raise ValueError(f"attention form {form!r}: expected auto, dense, fused, chunked or sparse")
+        raise ValueError(
+            f"attention form {form!r}: expected auto, dense, fused, kernel, chunked or sparse"
+        )
     if source.device.type == "cpu" and torch.backends.mkl.is_available():
         N = source.shape[1]
         attend = _sparse(source, target, mask, most=min(MAX_PAIRS, int(DENSE_FROM * N * N)))
         return attend or _chunked(source, target, mask)
+    if kernels.usable(source.device) and source.dtype == torch.float32:
+        return _kernel(source, target, mask)
     B, N, _ = source.shape
     if 4 * B * N * N <= MAP_BYTES:  # a GPU would rather read beta again than compute it again
         return _dense(source, target, mask, _attend)
@@ -106,6 +115,13 @@ def _dense(
 ) -> Attention:
     beta = spatial_compatibility(source, target, source, target)
     return lambda query, key, value: attend(query, key, value, beta, mask)
+
+
+def _kernel(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    from vbreg.kernels import attention
+
+    points = attention.coordinates(source.float(), target.float())
+    return lambda query, key, value: attention.attend(query, key, value, points, mask)
 
 
 def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vbreg import kernels
 from vbreg.compatibility import feature_compatibility, row_chunks, spatial_compatibility
 from vbreg.geometry import apply, procrustes
 from vbreg.voting import HypotheticalInliers
@@ -52,6 +53,10 @@ def hypotheses(
     source: Tensor, target: Tensor, members: HypotheticalInliers, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Eq. 9: one weighted Procrustes pose per set -> T (B, K, 4, 4), sound (B, K)."""
+    if kernels.usable(source.device):
+        from vbreg.kernels import attention, search
+
+        return search.fit(attention.coordinates(source, target), members.indices, weights)
     x, y = take_members(source, members.indices), take_members(target, members.indices)
     return procrustes(x, y, weights)
 
@@ -61,6 +66,10 @@ def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> 
     by (B, N): a mask of the real ones, or `crowd_weights`."""
     B, K = T.shape[:2]
     N = source.shape[1]
+    if kernels.usable(source.device) and source.dtype == torch.float32:
+        from vbreg.kernels import attention, search
+
+        return search.score(T, attention.coordinates(source, target), weights)
     weight = weights.to(source.dtype).unsqueeze(-1)  # (B, N, 1)
     scores = torch.empty(B, K, dtype=source.dtype, device=source.device)
     for rows in row_chunks(K, N, batch=B, maps=8):
@@ -79,10 +88,12 @@ def crowd_weights(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     weights = mask.to(torch.float64)
     for end in (source, target):
         # Equal points have equal projections, and different ones hardly ever.
-        key = end.double() @ end.new_tensor([1.0, math.sqrt(2), math.pi], dtype=torch.float64)
-        for b in range(len(key)):
-            _, group, count = torch.unique(key[b][mask[b]], return_inverse=True, return_counts=True)
-            weights[b, mask[b]] /= count[group].double().sqrt()
+        x, y, z = end.double().unbind(-1)
+        key = (x + math.sqrt(2) * y + math.pi * z).masked_fill(~mask, torch.inf)
+        ordered, order = key.sort(dim=-1)
+        group = F.pad((ordered.diff(dim=-1) > 0).cumsum(-1), (1, 0))  # inf - inf is no number
+        count = torch.zeros_like(weights).scatter_add_(-1, group, torch.ones_like(weights))
+        weights /= torch.ones_like(weights).scatter_(-1, order, count.gather(-1, group)).sqrt()
     return weights.to(source.dtype)
 
 
@@ -102,6 +113,12 @@ def refine(estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> 
     whose inliers no longer fix a pose, keeps the pose it has.
     """
     T, determined = estimate
+    if kernels.usable(T.device):
+        from vbreg.kernels import attention, search
+
+        points = attention.coordinates(source, target)
+        found = search.refine(T, determined, points, mask, REFINEMENT_ROUNDS, SETTLED)
+        return Estimate(*found)
     active = torch.ones_like(determined)
     for _ in range(REFINEMENT_ROUNDS):
         d2 = squared_residuals(T, source, target)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vbreg import io
 from vbreg.errors import VBRegError
+from vbreg.solver import Matches
 from vbreg.types import Bool, Float64
 
 Points: TypeAlias = "ArrayLike | Tensor"
@@ -62,17 +63,11 @@ def load_points(cloud: Cloud, role: str) -> Float64:
 
 @dataclass(frozen=True, eq=False)
 class MatchProblem:
-    """Matches in a local frame and in units of the inlier threshold: exact on the CPU, and in the
-    network's precision on its device."""
+    """Matches in a local frame and in units of the inlier threshold, and the way back."""
 
-    source64: Tensor  # (B, N, 3) float64, CPU
-    target64: Tensor
-    source: Tensor  # (B, N, 3)
-    target: Tensor
-    mask: Tensor  # (B, N)
+    local: Matches  # on the CPU
     origins: tuple[Float64, Float64]  # (B, 3) each
     unit: float
-    descriptors: Tensor | None = None  # (B, N, 2 D)
 
     @staticmethod
     def of(
@@ -80,7 +75,6 @@ class MatchProblem:
         target: Float64,
         valid: Bool,
         unit: float,
-        options: dict[str, Any],
         descriptors: Float64 | None = None,
     ) -> MatchProblem:
         valid = np.atleast_2d(valid)
@@ -97,20 +91,12 @@ class MatchProblem:
                     f"inlier threshold of {unit:.3g}: check that both are in the same unit"
                 )
             local.append(torch.from_numpy(scaled))
-        mask = torch.from_numpy(valid).to(options["device"])
-        return MatchProblem(
-            local[0],
-            local[1],
-            local[0].to(**options),
-            local[1].to(**options),
-            mask,
-            (origins[0], origins[1]),
-            unit,
-            None if descriptors is None else _batched(descriptors).to(**options),
-        )
+        described = None if descriptors is None else _batched(descriptors)
+        matches = Matches(local[0], local[1], torch.from_numpy(valid), described)
+        return MatchProblem(matches, (origins[0], origins[1]), unit)
 
-    def exact(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.source64, self.target64, self.mask.cpu()
+    def on(self, device: torch.device) -> Matches:
+        return self.local.map(lambda part: part.to(device))
 
     def to_global(self, T_local: Tensor) -> Float64:
         """(B, 4, 4) in the unit and the frames of the user's points."""

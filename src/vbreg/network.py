@@ -169,7 +169,11 @@ class LatentBranch(nn.Module):
 
 
 def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
-    """What `cell(x, h)` gives, for any leading dimensions, in operations that a compiler fuses."""
+    """What `cell(x, h)` gives, for any leading dimensions; with gradients in operations that a
+    compiler fuses, without them in torch's own kernel."""
+    if x.is_cuda and not torch.is_grad_enabled():
+        found: Tensor = cell(x.flatten(0, -2), h.flatten(0, -2))
+        return found.view(*x.shape[:-1], -1)
     reset_x, keep_x, new_x = F.linear(x, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
     reset_h, keep_h, new_h = F.linear(h, cell.weight_hh, cell.bias_hh).chunk(3, dim=-1)
     new = (new_x + (reset_x + reset_h).sigmoid() * new_h).tanh()

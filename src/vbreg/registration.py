@@ -7,32 +7,21 @@ the inlier threshold, before anything is computed in float32; the pose comes bac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vbreg import pretrained
+from vbreg import kernels, pretrained
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
 from vbreg.correspondences import match
 from vbreg.descriptors import fpfh
 from vbreg.errors import VBRegError
-from vbreg.estimation import (
-    Estimate,
-    best_hypothesis,
-    crowd_weights,
-    hypotheses,
-    inlier_score,
-    refine,
-    spectral_weights,
-    squared_residuals,
-)
 from vbreg.frames import (
     Cloud,
     Descriptors,
@@ -44,10 +33,11 @@ from vbreg.frames import (
     as_points,
     usable_rows,
 )
-from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
+from vbreg.network import VariationalNonLocalNetwork
+from vbreg.solver import Recorded, Solution, Solver
 from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Correspondences, Float64, Registration
-from vbreg.voting import Seeds, VotingConfig, select_seeds, vote
+from vbreg.voting import VotingConfig, seed_count
 
 # Every length is a multiple of the voxel size.
 INLIER_THRESHOLD = 2.0
@@ -124,10 +114,15 @@ class VBReg:
         *,
         voxel_size: float = pretrained.PRESETS["indoor"].voxel_size,
         voting: VotingConfig | None = None,
+        fast: bool = True,
     ) -> None:
+        """`fast` uses kernels and recordings on a GPU; without, plain torch gives the answer that
+        they are measured against."""
         self.network = network.eval()
         self.voxel_size = voxel_size
         self.voting = voting or VotingConfig()
+        self.fast = fast
+        self.solver = Solver(self.network, self.voting)
 
     @classmethod
     def from_pretrained(
@@ -190,96 +185,76 @@ class VBReg:
     ) -> Registration:
         valid = usable_rows(source, target, mask)
         described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
-        problem = MatchProblem.of(
-            source, target, valid, inlier_threshold, self._tensor_options(), described
-        )
-        with clock("network"), torch.inference_mode():
-            output = self._run_network(problem, seed)
-        estimate = self._search(output, problem, clock)
-        with clock("refine"), torch.inference_mode():
-            x, y, real = problem.exact()
-            start = Estimate(estimate.T.double().cpu(), estimate.determined.cpu())
-            estimate = refine(start, x, y, real)
-            inliers = (squared_residuals(estimate.T, x, y) < 1.0) & real
-            score = inlier_score(estimate.T.unsqueeze(1), x, y, real).squeeze(1)
-            confidence = output.logits.float().sigmoid() * problem.mask
+        problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
+        with torch.inference_mode(), kernels.switched(self.fast):
+            solution = self._solve(problem, seed, clock)
         one = slice(None) if source.ndim == 3 else 0
         return Registration(
-            T_target_source=problem.to_global(estimate.T)[one],
+            T_target_source=problem.to_global(solution.T)[one],
             correspondences=Correspondences(source, target),
-            inliers=inliers.numpy()[one],
-            confidence=confidence.cpu().numpy()[one],
-            score=score.numpy()[one],
-            determined=estimate.determined.numpy()[one],
+            inliers=solution.inliers.numpy()[one],
+            confidence=solution.confidence.numpy()[one],
+            score=solution.score.numpy()[one],
+            determined=solution.determined.numpy()[one],
             inlier_threshold=inlier_threshold,
             matches_found=source.shape[-2],
             timings=clock.seconds,
         )
 
-    def _tensor_options(self) -> dict[str, Any]:
-        parameter = next(self.network.parameters())
-        return {"device": parameter.device, "dtype": parameter.dtype}
+    def _solve(self, problem: MatchProblem, seed: int | None, clock: Stopwatch) -> Solution:
+        """On the CPU. Where the features leave no seed with enough company (a handful of matches,
+        far from what the network was trained on), the geometry votes alone."""
+        if self._can_record(problem, seed):
+            with clock("solve"):
+                solution = _on_cpu(self._recorded(problem.local))
+        else:
+            solution = self._step_by_step(problem, seed, clock)
+        if bool(solution.voted.all()):
+            return solution
+        other = self._step_by_step(problem, seed, clock, geometry_alone=True)
+        chosen = (
+            torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
+            for a, b in zip(solution, other, strict=True)
+        )
+        return Solution(*chosen)
 
-    def _run_network(self, problem: MatchProblem, seed: int | None) -> NetworkOutput:
+    def _can_record(self, problem: MatchProblem, seed: int | None) -> bool:
+        return (
+            self.fast
+            and seed is None
+            and kernels.usable(self.device)
+            and Recorded.takes(*problem.local.mask.shape)
+        )
+
+    @cached_property
+    def _recorded(self) -> Recorded:
+        return Recorded(self.solver, self.device)
+
+    def _step_by_step(
+        self,
+        problem: MatchProblem,
+        seed: int | None,
+        clock: Stopwatch,
+        *,
+        geometry_alone: bool = False,
+    ) -> Solution:
         generator = None
         if seed is not None:
             generator = torch.Generator(self.device).manual_seed(seed)
-        output: NetworkOutput = self.network(
-            problem.source,
-            problem.target,
-            mask=None if problem.mask.all() else problem.mask,
-            descriptors=problem.descriptors,
+        mask = problem.local.mask
+        solution = self.solver(
+            problem.on(self.device),
+            whole=bool(mask.all()),
+            most_seeds=int(seed_count(mask.sum(-1), self.voting).max()),
+            geometry_alone=geometry_alone,
             generator=generator,
-            keep_attention=self.voting.attention_voters,
+            clock=clock,
         )
-        return output
+        return _on_cpu(solution)
 
-    def _search(self, output: NetworkOutput, problem: MatchProblem, clock: Stopwatch) -> Estimate:
-        """Sections 3.3 and 3.4 of the paper, up to the refinement.
 
-        Where the features leave no seed with enough company (a handful of matches, far from what
-        the network was trained on), the geometry votes alone.
-        """
-        with clock("vote"), torch.inference_mode():
-            seeds = select_seeds(output.logits, problem.source, problem.mask, self.voting)
-        found = self._hypothesise(output.features, output.attention, seeds, problem, clock)
-        if not bool(found.determined.all()):
-            alike = (torch.ones_like(output.features[-1]),)
-            fallback = self._hypothesise(alike, (), seeds, problem, clock)
-            T = torch.where(found.determined[:, None, None], found.T, fallback.T)
-            found = Estimate(T, found.determined | fallback.determined)
-        return found
-
-    def _hypothesise(
-        self,
-        features: Sequence[Tensor],
-        attention: Sequence[tuple[Tensor, Tensor]],
-        seeds: Seeds,
-        problem: MatchProblem,
-        clock: Stopwatch,
-    ) -> Estimate:
-        source, target, mask, sigma = (
-            problem.source,
-            problem.target,
-            problem.mask,
-            self.network.sigma,
-        )
-        with clock("vote"), torch.inference_mode():
-            members = vote(
-                features,
-                source,
-                target,
-                seeds,
-                mask,
-                sigma=sigma,
-                config=self.voting,
-                attention=attention,
-            )
-        with clock("estimate"), torch.inference_mode():
-            weights = spectral_weights(features[-1], source, target, members, sigma)
-            T, sound = hypotheses(source, target, members, weights)
-            score = inlier_score(T, source, target, crowd_weights(source, target, mask))
-            return best_hypothesis(T, sound & seeds.valid, score)
+def _on_cpu(solution: Solution) -> Solution:
+    return Solution(*(part.cpu() for part in solution))
 
 
 def choose_device(device: str | torch.device) -> torch.device:

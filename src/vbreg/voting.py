@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vbreg import kernels
 from vbreg.compatibility import (
     attention_rows,
     distances,
@@ -65,24 +66,35 @@ def select_seeds(
     source: Tensor,  # (B, N, 3)
     mask: Tensor,  # (B, N)
     config: VotingConfig,
+    most: int | None = None,  # K where it is known beforehand, so that the GPU need not be asked
 ) -> Seeds:
     """Local maxima of the confidence within the NMS radius first, then the rest; each by
     confidence."""
-    B, N = confidence.shape
     confidence = confidence.masked_fill(~mask, -torch.inf)
-    suppressed = torch.empty_like(mask)
-    for rows in row_chunks(N, N, batch=B, maps=3):
-        near = distances(source[:, rows], source) < config.nms_radius
-        stronger = confidence.unsqueeze(-2) > confidence[:, rows].unsqueeze(-1)
-        suppressed[:, rows] = (near & stronger).any(-1)
+    suppressed = _suppressed(confidence, source, config.nms_radius)
     by_confidence = confidence.argsort(dim=-1, descending=True, stable=True)
     # Maxima, then suppressed, then padding; a stable sort keeps confidence's order inside each.
     tier = torch.where(mask, suppressed.long(), 2).gather(-1, by_confidence)
     order = by_confidence.gather(-1, tier.argsort(dim=-1, stable=True))
     counts = seed_count(mask.sum(-1), config)
-    K = int(counts.max())
+    K = int(counts.max()) if most is None else most
     valid = torch.arange(K, device=counts.device) < counts.unsqueeze(-1)
     return Seeds(order[:, :K], valid)
+
+
+def _suppressed(confidence: Tensor, source: Tensor, radius: float) -> Tensor:
+    """(B, N): whether something more confident is near."""
+    B, N = confidence.shape
+    if kernels.usable(source.device):
+        from vbreg.kernels import attention, search
+
+        return search.suppressed(confidence, attention.coordinates(source, source), radius)
+    suppressed = torch.empty(B, N, dtype=torch.bool, device=source.device)
+    for rows in row_chunks(N, N, batch=B, maps=3):
+        near = distances(source[:, rows], source) < radius
+        stronger = confidence.unsqueeze(-2) > confidence[:, rows].unsqueeze(-1)
+        suppressed[:, rows] = (near & stronger).any(-1)
+    return suppressed
 
 
 def wilson_lower_bound(accepted: Tensor, voters: Tensor | int, z: float) -> Tensor:
@@ -124,6 +136,8 @@ def vote(
     B, N, _ = source.shape
     K = seeds.indices.shape[1]
     unit = [F.normalize(f.float(), dim=-1) for f in reversed(features)]
+    if kernels.usable(source.device) and not attention and N <= kernels.MOST_BALLOTS:
+        return _vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
     pairs = [(q.float(), k.float()) for q, k in reversed(attention)]
     kappa = min(config.set_size, N)
     index = torch.empty(B, K, kappa, dtype=torch.long, device=source.device)
@@ -143,6 +157,43 @@ def vote(
         index[:, rows] = torch.cat([seed.unsqueeze(-1), members], dim=-1)
         valid[:, rows] = torch.cat([torch.ones_like(elected[..., :1]), elected], dim=-1)
     return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
+
+
+def _vote_by_kernel(
+    unit: Sequence[Tensor],
+    source: Tensor,
+    target: Tensor,
+    seeds: Seeds,
+    mask: Tensor,
+    sigma: Tensor | float,
+    config: VotingConfig,
+) -> HypotheticalInliers:
+    """As the tally below, with the votes of a seed counted in one program."""
+    from vbreg.kernels import ballots
+    from vbreg.kernels.attention import coordinates
+
+    B, N, _ = source.shape
+    K = seeds.indices.shape[1]
+    points = coordinates(source, target)
+    stacked = torch.stack(list(unit))  # (L, B, N, d)
+    ranks = _ranks_on(len(unit), config.z_score, source.device)
+    sigma = torch.as_tensor(sigma, dtype=torch.float32, device=source.device)
+    found = []
+    for rows in row_chunks(K, N, batch=B * len(unit)):
+        seed = seeds.indices[:, rows]
+        index = seed.unsqueeze(-1).expand(-1, -1, stacked.shape[-1])
+        chosen = stacked.gather(2, index.expand(len(unit), -1, -1, -1))
+        cosine = chosen @ stacked.transpose(-1, -2)  # (L, B, k, N)
+        found.append(
+            ballots.elect(cosine, points, mask, seed, sigma, ranks, min(config.set_size, N))
+        )
+    index, valid = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
+
+
+@lru_cache(maxsize=32)
+def _ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
+    return wilson_ranks(voters, z).to(device)
 
 
 class _Tally:

@@ -208,9 +208,9 @@ def test_sets_are_those_that_poses_are_made_of(
     model = VBReg(small_network, voting=VotingConfig(min_seeds=50, set_size=12))
     problem = labelled().problem
     voted = []
-    original = registration.vote
+    original = solver.vote
     monkeypatch.setattr(
-        registration, "vote", lambda *a, **k: voted.append(original(*a, **k)) or voted[-1]
+        solver, "vote", lambda *a, **k: voted.append(original(*a, **k)) or voted[-1]
     )
     matches = problem.correspondences
     model.estimate(matches.source, matches.target, inlier_threshold=problem.inlier_threshold)

@@ -29,7 +29,7 @@ from vbreg.benchmark.report import write_csv
 from vbreg.benchmark.score import Interval, Row, score, title_of
 from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
-from vbreg.experiments.theorem1 import match_problem
+from vbreg.experiments.theorem1 import matches_of
 from vbreg.io import atomic_path
 from vbreg.registration import VBReg, choose_device
 from vbreg.render import before_after
@@ -264,9 +264,8 @@ def similarity(
 @torch.inference_mode()
 def last_similarity(model: VBReg, labelled: Labelled) -> Similarity:
     """Of the features that the network's last iteration gives."""
-    local = match_problem(labelled.problem, model)
-    mask = None if local.mask.all() else local.mask
-    features = model.network(local.source, local.target, mask=mask).features[-1][0]
+    output = model.solver.run_network(matches_of(labelled.problem, model), whole=False)
+    features = output.features[-1][0]
     return feature_similarity(features, torch.from_numpy(labelled.right).to(features.device))
 
 

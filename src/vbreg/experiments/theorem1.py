@@ -27,12 +27,13 @@ from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
 from vbreg.benchmark.score import RESAMPLES, Interval
 from vbreg.errors import VBRegError
-from vbreg.frames import MatchProblem, usable_rows
+from vbreg.frames import MatchProblem, as_descriptors, usable_rows
 from vbreg.io import atomic_path
 from vbreg.methods import Problem
 from vbreg.registration import VBReg, choose_device
+from vbreg.solver import Matches
 from vbreg.types import Bool, Float64, Int64
-from vbreg.voting import HypotheticalInliers, select_seeds, vote
+from vbreg.voting import HypotheticalInliers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,35 +200,22 @@ def _pooled(counts: Int64, mean: float) -> tuple[Float64, Float64]:
 # Its terms on real pairs.
 
 
-def match_problem(problem: Problem, model: VBReg) -> MatchProblem:
-    """The matches as the model sees them: centred, in inlier thresholds, on its device."""
+def matches_of(problem: Problem, model: VBReg) -> Matches:
+    """As the model sees them: centred, in inlier thresholds, on its device."""
     ends = problem.correspondences.source, problem.correspondences.target
-    parameter = next(model.network.parameters())
-    options = {"device": parameter.device, "dtype": parameter.dtype}
-    return MatchProblem.of(*ends, usable_rows(*ends, None), problem.inlier_threshold, options)
+    valid = usable_rows(*ends, None)
+    width = model.network.config.descriptor_width
+    described = as_descriptors(problem.matched_descriptors() if width else None, valid, width)
+    found = MatchProblem.of(*ends, valid, problem.inlier_threshold, described)
+    return found.on(model.device)
 
 
 @torch.inference_mode()
 def hypothetical_inliers(problem: Problem, model: VBReg) -> HypotheticalInliers:
     """The sets that `VBReg.estimate` would fit its hypotheses to, of one problem."""
-    local = match_problem(problem, model)
-    output = model.network(
-        local.source,
-        local.target,
-        mask=None if local.mask.all() else local.mask,
-        keep_attention=model.voting.attention_voters,
-    )
-    seeds = select_seeds(output.logits, local.source, local.mask, model.voting)
-    return vote(
-        output.features,
-        local.source,
-        local.target,
-        seeds,
-        local.mask,
-        sigma=model.network.sigma,
-        config=model.voting,
-        attention=output.attention,
-    )
+    matches = matches_of(problem, model)
+    output = model.solver.run_network(matches, whole=bool(matches.mask.all()))
+    return model.solver.search(output, matches)[1]
 
 
 @dataclass(frozen=True, eq=False)

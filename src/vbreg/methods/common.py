@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ class Task:
     problem: Problem
     usable: Bool  # (N,) which matches of the problem these are
     matches: MatchProblem  # a batch of one
+    device: torch.device
     generator: torch.Generator  # on the CPU, so that every device draws the same
 
     @staticmethod
@@ -44,31 +46,38 @@ class Task:
         )
         usable = usable_rows(source, target, None)
         rows = np.ones(int(usable.sum()), dtype=bool)
-        options = {"device": device, "dtype": torch.float32}
-        matches = MatchProblem.of(
-            source[usable], target[usable], rows, problem.inlier_threshold, options
-        )
-        return Task(problem, usable, matches, torch.Generator().manual_seed(problem.seed))
+        matches = MatchProblem.of(source[usable], target[usable], rows, problem.inlier_threshold)
+        generator = torch.Generator().manual_seed(problem.seed)
+        return Task(problem, usable, matches, device, generator)
 
-    @property
+    @cached_property
     def source(self) -> Tensor:  # (1, n, 3) float32, on the device
-        return self.matches.source
+        return self.matches.local.source.to(self.device, torch.float32)
 
-    @property
+    @cached_property
     def target(self) -> Tensor:
-        return self.matches.target
+        return self.matches.local.target.to(self.device, torch.float32)
+
+    @cached_property
+    def mask(self) -> Tensor:  # (1, n), all True
+        return self.matches.local.mask.to(self.device)
+
+    def exact(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Source, target (1, n, 3) float64 and mask, on the CPU."""
+        source, target, mask, _ = self.matches.local
+        return source, target, mask
 
     def __len__(self) -> int:
-        return self.matches.source.shape[1]
+        return int(self.usable.sum())
 
     def refined(self, estimate: Estimate) -> Estimate:
         """Re-weighted least squares on all inliers, in float64, until the pose settles."""
-        return refine(_exactly(estimate), *self.matches.exact())
+        return refine(_exactly(estimate), *self.exact())
 
     def least_squares(self, estimate: Estimate) -> Estimate:
         """Once, unweighted, on all inliers of the estimate, in float64."""
         T, determined = _exactly(estimate)
-        source, target, _ = self.matches.exact()
+        source, target, _ = self.exact()
         near = squared_residuals(T, source, target) < 1.0
         T_near, sound = procrustes(source, target, near.to(source.dtype))
         return Estimate(torch.where(sound[:, None, None], T_near, T), determined & sound)
@@ -101,7 +110,7 @@ def finish(task: Task, answer: Answer, timings: dict[str, float]) -> Registratio
     A pose is determined where the method says so and its inliers fix all six degrees of freedom.
     """
     T, determined = _exactly(answer.estimate)
-    source, target, real = task.matches.exact()
+    source, target, real = task.exact()
     inliers = squared_residuals(T, source, target) < 1.0  # (1, n)
     _, sound = procrustes(source, target, inliers.to(source.dtype))
     confidence = inliers[0].float() if answer.confidence is None else answer.confidence

@@ -51,7 +51,7 @@ def solve_fgr(task: Task) -> Answer:
 
     registration = o3d.pipelines.registration
     o3d.utility.random.seed(task.problem.seed)
-    ends = torch.cat([task.matches.source64, task.matches.target64], dim=1)  # both centred
+    ends = torch.cat(task.exact()[:2], dim=1)  # both centred
     radius = float(ends.norm(dim=-1).max())
     if radius < 1e-9:  # all in one place; Open3D would divide by it
         return Answer(undetermined())
@@ -78,7 +78,7 @@ def open_fgr(device: torch.device) -> Method:
 def _clouds(task: Task) -> list[object]:
     import open3d as o3d
 
-    ends = (task.matches.source64[0], task.matches.target64[0])
+    ends = (end[0] for end in task.exact()[:2])
     return [
         o3d.geometry.PointCloud(o3d.utility.Vector3dVector(np.array(end.numpy()))) for end in ends
     ]

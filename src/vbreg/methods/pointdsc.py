@@ -51,7 +51,7 @@ class NeuralSpectralMatching:
         source, target = task.source, task.target
         output = self.network(source, target, descriptors=self._descriptors(task))
         features, sigma = output.features[-1], self.network.sigma
-        seeds = select_seeds(output.logits, source, task.matches.mask, SEEDS)
+        seeds = select_seeds(output.logits, source, task.mask, SEEDS)
         members = nearest_in_features(features[0], seeds.indices[0])
         weights = spectral_weights(features, source, target, members, sigma)
         T, sound = hypotheses(source, target, members, weights)

@@ -63,7 +63,7 @@ def second_stage(task: Task, members: HypotheticalInliers) -> HypotheticalInlier
 
 
 def solve(task: Task) -> Answer:
-    source, target, mask = task.source, task.target, task.matches.mask
+    source, target, mask = task.source, task.target, task.mask
     confidence = leading_eigenvector(source[0], target[0], diagonal=1.0)  # (n,)
     seeds = select_seeds(confidence.unsqueeze(0), source, mask, SEEDS)
     members = second_stage(task, first_stage(task, seeds.indices[0]))

@@ -19,7 +19,7 @@ KEPT = 0.1  # of the matches
 
 
 def solve(task: Task) -> Answer:
-    source, target, _ = task.matches.exact()
+    source, target, _ = task.exact()
     confidence = leading_eigenvector(task.source[0], task.target[0], diagonal=0.0)  # (n,)
     kept = max(3, int(KEPT * len(task)))
     order = confidence.argsort(descending=True, stable=True)

@@ -84,7 +84,7 @@ def solve(task: Task) -> Answer:
     members = torch.from_numpy(maximum_clique(pairs).members)
     if len(members) < 3:
         return Answer(undetermined())
-    source, target, _ = task.matches.exact()
+    source, target, _ = task.exact()
     x, y = source[0, members], target[0, members]  # (m, 3)
     few = torch.from_numpy(np.linspace(0, len(x) - 1, min(len(x), MAX_MEMBERS)).round()).long()
     R, sound = robust_rotation(all_tims(x[few]), all_tims(y[few]), 2 * NOISE)

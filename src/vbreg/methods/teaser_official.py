@@ -23,7 +23,7 @@ def solve(task: Task) -> Answer:
     parameters.rotation_max_iterations = GNC_ROUNDS
     parameters.rotation_cost_threshold = GNC_SETTLED
     solver = solver_type(parameters)
-    source, target = task.matches.source64[0].numpy(), task.matches.target64[0].numpy()
+    source, target = (end[0].numpy() for end in task.exact()[:2])
     solver.solve(np.asfortranarray(source.T), np.asfortranarray(target.T))
     found = solver.getSolution()
     return Answer(

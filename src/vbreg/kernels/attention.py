@@ -1,0 +1,239 @@
+"""The attention of Eq. 1 without an N x N map: beta is computed from coordinates, tile by tile.
+
+softmax_j(beta_ij Q_i.K_j / sqrt(d)) V_j with the running maximum and sum of each row, and its
+gradient from what the rows' sums were. Computes what `compatibility.attention_rows(...) @ value`
+does. Shapes: B problems, N correspondences, d channels, a power of two from 16 on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = math.log2(math.e)
+LOWEST = -1.0e30  # below any logit, and finite: the difference of two stays a number
+ROWS, COLUMNS, WARPS = 64, 64, 4  # of a tile
+
+
+@triton.jit
+def _square(a, b):
+    return (a[:, None] - b[None, :]) * (a[:, None] - b[None, :])
+
+
+@triton.jit
+def _compatibility(points, rows, columns, N):
+    """beta (rows, columns) of points (6, N): source x, y, z, then target x, y, z."""
+    a, b = rows < N, columns < N
+    source = tl.zeros([rows.shape[0], columns.shape[0]], dtype=tl.float32)
+    target = tl.zeros([rows.shape[0], columns.shape[0]], dtype=tl.float32)
+    for axis in tl.static_range(3):
+        x = points + axis * N
+        source += _square(
+            tl.load(x + rows, mask=a, other=0.0), tl.load(x + columns, mask=b, other=0.0)
+        )
+        y = points + (axis + 3) * N
+        target += _square(
+            tl.load(y + rows, mask=a, other=0.0), tl.load(y + columns, mask=b, other=0.0)
+        )
+    difference = tl.sqrt(source) - tl.sqrt(target)
+    return tl.maximum(1.0 - difference * difference, 0.0)
+
+
+@triton.jit
+def _tile(base, rows, N, D: tl.constexpr):
+    """Rows (rows, D) of a matrix (N, D), zero beyond its end."""
+    d = tl.arange(0, D)
+    return tl.load(base + rows[:, None] * D + d[None, :], mask=(rows < N)[:, None], other=0.0)
+
+
+@triton.jit
+def _real(mask, columns, N, MASKED: tl.constexpr):
+    real = columns < N
+    if MASKED:
+        real = real & (tl.load(mask + columns, mask=real, other=0) != 0)
+    return real
+
+
+@triton.jit
+def _forward(
+    query, key, value, points, mask, out, log_sum, N, scale,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    problem = tl.program_id(1).to(tl.int64)
+    query += problem * N * D
+    key += problem * N * D
+    value += problem * N * D
+    out += problem * N * D
+    points += problem * N * 6
+    mask += problem * N
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    q = _tile(query, rows, N, D)
+    highest = tl.full([ROWS], -1.0e30, dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    sums = tl.zeros([ROWS, D], dtype=tl.float32)
+    for start in range(0, N, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        k = _tile(key, columns, N, D)
+        v = _tile(value, columns, N, D)
+        logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        logits *= _compatibility(points, rows, columns, N)
+        logits = tl.where(_real(mask, columns, N, MASKED)[None, :], logits, -float("inf"))
+        higher = tl.maximum(highest, tl.max(logits, 1))
+        p = tl.exp2(logits - higher[:, None])
+        shrink = tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(p, 1)
+        sums = sums * shrink[:, None]
+        sums += tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
+        highest = higher
+    d = tl.arange(0, D)
+    inside = rows < N
+    where = out + rows[:, None] * D + d[None, :]
+    tl.store(where, (sums / total[:, None]).to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(log_sum + problem * N + rows, highest + tl.log2(total), mask=inside)
+
+
+@triton.jit
+def _probabilities(
+    q, k, points, mask, rows, columns, log_sum, N, scale,
+    MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """P and d logit / d (q . k) of a tile, each (rows, columns)."""
+    slope = _compatibility(points, rows, columns, N) * scale
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * slope
+    real = _real(mask, columns, N, MASKED)[None, :] & (rows < N)[:, None]
+    return tl.where(real, tl.exp2(logits - log_sum[:, None]), 0.0), slope
+
+
+@triton.jit
+def _backward_columns(
+    query, key, value, points, mask, log_sum, grad_out, inner, grad_key, grad_value, N, scale,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    problem = tl.program_id(1).to(tl.int64)
+    shift = problem * N * D
+    points += problem * N * 6
+    mask += problem * N
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    k = _tile(key + shift, columns, N, D)
+    v = _tile(value + shift, columns, N, D)
+    dk = tl.zeros([COLUMNS, D], dtype=tl.float32)
+    dv = tl.zeros([COLUMNS, D], dtype=tl.float32)
+    for start in range(0, N, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        inside = rows < N
+        q = _tile(query + shift, rows, N, D)
+        g = _tile(grad_out + shift, rows, N, D)
+        ls = tl.load(log_sum + problem * N + rows, mask=inside, other=0.0)
+        common = tl.load(inner + problem * N + rows, mask=inside, other=0.0)
+        p, slope = _probabilities(
+            q, k, points, mask, rows, columns, ls, N, scale, MASKED, PRECISION
+        )
+        dv += tl.dot(tl.trans(p).to(g.dtype), g, input_precision=PRECISION)
+        ds = p * (tl.dot(g, tl.trans(v), input_precision=PRECISION) - common[:, None]) * slope
+        dk += tl.dot(tl.trans(ds).to(q.dtype), q, input_precision=PRECISION)
+    d = tl.arange(0, D)
+    where = shift + columns[:, None] * D + d[None, :]
+    inside = (columns < N)[:, None]
+    tl.store(grad_key + where, (dk / 1.4426950408889634).to(grad_key.dtype.element_ty), mask=inside)
+    tl.store(grad_value + where, dv.to(grad_value.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_rows(
+    query, key, value, points, mask, log_sum, grad_out, inner, grad_query, N, scale,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    problem = tl.program_id(1).to(tl.int64)
+    shift = problem * N * D
+    points += problem * N * 6
+    mask += problem * N
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < N
+    q = _tile(query + shift, rows, N, D)
+    g = _tile(grad_out + shift, rows, N, D)
+    ls = tl.load(log_sum + problem * N + rows, mask=inside, other=0.0)
+    common = tl.load(inner + problem * N + rows, mask=inside, other=0.0)
+    dq = tl.zeros([ROWS, D], dtype=tl.float32)
+    for start in range(0, N, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        k = _tile(key + shift, columns, N, D)
+        v = _tile(value + shift, columns, N, D)
+        p, slope = _probabilities(
+            q, k, points, mask, rows, columns, ls, N, scale, MASKED, PRECISION
+        )
+        ds = p * (tl.dot(g, tl.trans(v), input_precision=PRECISION) - common[:, None]) * slope
+        dq += tl.dot(ds.to(k.dtype), k, input_precision=PRECISION)
+    d = tl.arange(0, D)
+    where = grad_query + shift + rows[:, None] * D + d[None, :]
+    tl.store(where, (dq / 1.4426950408889634).to(grad_query.dtype.element_ty), mask=inside[:, None])
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        query, key, value = (x.contiguous() for x in (query, key, value))
+        out = torch.empty_like(value)
+        log_sum = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+        _launch(_forward, ROWS, query, key, value, points, mask, (out, log_sum))
+        context.save_for_backward(query, key, value, points, mask, out, log_sum)
+        return out
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, points, mask, out, log_sum = context.saved_tensors
+        grad_out = grads[0].contiguous()
+        inner = (grad_out.float() * out.float()).sum(-1)  # (B, N)
+        grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
+        given = (log_sum, grad_out, inner)
+        both = (grad_key, grad_value)
+        _launch(_backward_columns, COLUMNS, query, key, value, points, mask, (*given, *both))
+        _launch(_backward_rows, ROWS, query, key, value, points, mask, (*given, grad_query))
+        return grad_query, grad_key, grad_value, None, None
+
+
+def _launch(
+    kernel: Any,
+    tile: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    points: Tensor,
+    mask: Tensor | None,
+    rest: tuple[Tensor, ...],
+) -> None:
+    B, N, D = query.shape
+    exact = torch.get_float32_matmul_precision() == "highest"
+    kernel[(triton.cdiv(N, tile), B)](
+        query, key, value, points, points if mask is None else mask, *rest, N,
+        LOG2_E / math.sqrt(D), D=D, ROWS=ROWS, COLUMNS=COLUMNS, MASKED=mask is not None,
+        PRECISION="ieee" if exact else "tf32", num_warps=WARPS,
+    )  # fmt: skip
+
+
+def supports(width: int) -> bool:
+    """Tensor cores take powers of two."""
+    return width >= 16 and width & (width - 1) == 0
+
+
+def coordinates(source: Tensor, target: Tensor) -> Tensor:
+    """(B, 6, N) of source, target (B, N, 3): one row per axis, as the kernels read them."""
+    return torch.cat([source, target], dim=-1).transpose(1, 2).contiguous()
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
+) -> Tensor:
+    """query, key, value (B, N, d), points of `coordinates`, mask (B, N) bool -> (B, N, d)."""
+    seen = None if mask is None else mask.contiguous().view(torch.uint8)
+    out: Tensor = _Attention.apply(query, key, value, points, seen)
+    return out

@@ -1,0 +1,233 @@
+"""Every kernel against the function of torch that it stands in for.
+
+Without a GPU, Triton's interpreter runs them line by line, so problems are small.
+"""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.conftest import GPU, make_problem
+from vbreg import estimation, geometry, kernels, voting
+from vbreg.compatibility import attention_rows, spatial_attention, spatial_compatibility
+from vbreg.estimation import Estimate
+from vbreg.network import VariationalNonLocalNetwork
+from vbreg.registration import VBReg
+from vbreg.voting import HypotheticalInliers, Seeds, VotingConfig
+
+pytest.importorskip("triton", reason="needs Triton, which is for Linux")
+attention = pytest.importorskip("vbreg.kernels.attention")
+search = pytest.importorskip("vbreg.kernels.search")
+
+DEVICE = torch.device("cuda" if GPU else "cpu")
+
+
+@pytest.fixture
+def plain() -> Iterator[None]:
+    """What kernels are compared with uses none of them."""
+    with kernels.switched(False):
+        yield
+
+
+def clouds(B: int, N: int, seed: int = 0, moved: float = 0.7) -> tuple[Tensor, Tensor, Tensor]:
+    """Source and target (B, N, 3) some thresholds wide, and a mask with holes and a short row."""
+    generator = torch.Generator().manual_seed(seed)
+    source = 3 * torch.randn(B, N, 3, generator=generator)
+    target = source + moved * torch.randn(B, N, 3, generator=generator)
+    mask = torch.ones(B, N, dtype=torch.bool)
+    mask[-1, 2 * N // 3 :] = False
+    mask[0, 3] = False
+    return source.to(DEVICE), target.to(DEVICE), mask.to(DEVICE)
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("N", [40, 130])
+def test_attention_and_its_gradient(masked: bool, N: int) -> None:
+    source, target, mask = clouds(2, N)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(2, N, 16, generator=generator).to(DEVICE) for _ in range(4)]
+    query, key, value = (x.requires_grad_() for x in inputs[:3])
+    seen = mask if masked else None
+    beta = spatial_compatibility(source, target, source, target)
+    expected = attention_rows(query, key, beta, seen) @ value
+    found = spatial_attention(source, target, seen, "kernel")(query, key, value)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    gradients = [torch.autograd.grad(y, (query, key, value), inputs[3]) for y in (expected, found)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("plain")
+def test_suppression() -> None:
+    source, target, mask = clouds(2, 150)
+    confidence = torch.randn(2, 150).to(DEVICE).masked_fill(~mask, -torch.inf)
+    confidence[0, 10:20] = 0.3  # equals do not suppress each other
+    expected = voting._suppressed(confidence, source, 1.0)
+    found = search.suppressed(confidence, attention.coordinates(source, target), 1.0)
+    assert torch.equal(found, expected)
+    assert 0.05 < float(found.float().mean()) < 0.95
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("N", [30, 150])  # fewer than a set holds, and more
+def test_votes(N: int) -> None:
+    source, target, mask = clouds(2, N, moved=0.4)
+    generator = torch.Generator().manual_seed(2)
+    common = torch.randn(2, 1, 8, generator=generator)
+    features = [
+        (common + 0.7 * torch.randn(2, N, 8, generator=generator)).to(DEVICE) for _ in range(3)
+    ]
+    indices = torch.stack([torch.randperm(N // 2, generator=generator)[:6] for _ in range(2)])
+    seeds = Seeds(indices.to(DEVICE), torch.ones(2, 6, dtype=torch.bool, device=DEVICE))
+    config, sigma = VotingConfig(), torch.tensor(0.8, device=DEVICE)
+    expected = voting.vote(features, source, target, seeds, mask, sigma=sigma, config=config)
+    unit = [F.normalize(f, dim=-1) for f in reversed(features)]
+    found = voting._vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
+    assert sets_of(found) == sets_of(expected)
+    assert torch.equal(found.indices[..., 0], seeds.indices)
+    assert expected.valid.sum() > 2 * 6 * 3
+
+
+def sets_of(found: HypotheticalInliers) -> list[list[set[int]]]:
+    return [
+        [set(row[real].tolist()) for row, real in zip(rows, reals, strict=True)]
+        for rows, reals in zip(found.indices, found.valid, strict=True)
+    ]
+
+
+@pytest.mark.usefixtures("plain")
+def test_of_equal_votes_the_first_count() -> None:
+    """Forty matches in the seed's very place: all alike, and a set has room for some."""
+    N, config = 60, VotingConfig(set_size=20)
+    source = torch.zeros(1, N, 3, device=DEVICE)
+    source[0, 40:, 0] = torch.arange(20.0)  # away from their targets: not compatible
+    target = torch.zeros_like(source)
+    features = [torch.ones(1, N, 4, device=DEVICE)]
+    seeds = Seeds(*(torch.zeros(1, 1, dtype=t, device=DEVICE) for t in (torch.long, torch.bool)))
+    seeds = seeds._replace(valid=~seeds.valid)
+    mask = torch.ones(1, N, dtype=torch.bool, device=DEVICE)
+    unit = [F.normalize(f, dim=-1) for f in features]
+    sigma = torch.tensor(1.0, device=DEVICE)
+    found = voting._vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
+    assert found.valid.all()
+    assert sorted(found.indices[0, 0].tolist()) == list(range(20))
+
+
+def sets_of_points() -> tuple[Tensor, Tensor]:
+    """Twelve sets of 40 matches (12, 40, 3): in space, in a plane, on a line, in one place; each
+    turned by nothing, by half a turn and by any angle."""
+    generator = torch.Generator().manual_seed(0)
+    cube = torch.randn(40, 3, generator=generator)
+    kinds = cube, cube * torch.tensor([1.0, 1, 0]), cube[:, :1] * torch.ones(3), torch.ones(40, 3)
+    turns = (
+        torch.eye(3),
+        torch.diag(torch.tensor([1.0, -1, -1])),
+        geometry.random_rotation(generator=generator),
+    )
+    source = torch.stack([5 * kind for kind in kinds for _ in turns])
+    target = torch.stack([5 * kind @ turn.T for kind in kinds for turn in turns])
+    noise = 0.05 * torch.randn(source.shape, generator=generator)
+    noise[6:] = 0.0  # a line stays a line
+    return (source + 2).to(DEVICE), (target + noise - 4).to(DEVICE)
+
+
+@pytest.mark.usefixtures("plain")
+def test_poses_of_sets() -> None:
+    source, target = sets_of_points()
+    weights = torch.rand(12, 1, 40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    weights[0, 0, 20:] = 0.0
+    members = torch.arange(40, device=DEVICE).expand(12, 1, 40)
+    T, sound = search.fit(attention.coordinates(source, target), members, weights)
+    expected, expected_sound = geometry.procrustes(source, target, weights.squeeze(1))
+    assert sound.squeeze(1).tolist() == expected_sound.tolist() == [True] * 6 + [False] * 6
+    torch.testing.assert_close(T[:6, 0], expected[:6], atol=2e-5, rtol=0)
+    assert torch.isfinite(T).all()
+    det = torch.linalg.det(T[..., :3, :3].double())
+    torch.testing.assert_close(det, torch.ones_like(det), atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_mirrored_set_gets_a_rotation() -> None:
+    source, _ = sets_of_points()
+    target = source[:1] * torch.tensor([1.0, 1, -1], device=DEVICE)
+    weights = torch.ones(1, 1, 40, device=DEVICE)
+    members = torch.arange(40, device=DEVICE).view(1, 1, 40)
+    T, sound = search.fit(attention.coordinates(source[:1], target), members, weights)
+    expected, _ = geometry.procrustes(source[:1], target, weights[0])
+    assert bool(sound)
+    torch.testing.assert_close(T[:, 0], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.usefixtures("plain")
+def test_scores_and_refinement() -> None:
+    problem = make_problem(300, 0.4, seed=5)
+    unit = 0.1
+    source, target = (
+        torch.from_numpy(x / unit).unsqueeze(0).to(DEVICE) for x in (problem.source, problem.target)
+    )
+    source, target = source - source.mean(1, keepdim=True), target - target.mean(1, keepdim=True)
+    mask = torch.ones(1, 300, dtype=torch.bool, device=DEVICE)
+    mask[0, :30] = False
+    R = torch.from_numpy(problem.T[:3, :3]).to(DEVICE)
+    inliers = torch.from_numpy(problem.inliers).to(DEVICE)
+    t = (target[0] - source[0] @ R.T)[inliers].mean(0) + 0.3
+    start = geometry.from_rotation_translation(R, t).unsqueeze(0)
+    weights = torch.rand(1, 300, generator=torch.Generator().manual_seed(0)).to(DEVICE) * mask
+    low = source.float(), target.float()
+    poses = torch.stack([start[0], geometry.from_rotation_translation(R, t + 0.5)]).float()[None]
+    torch.testing.assert_close(
+        search.score(poses, attention.coordinates(*low), weights),
+        estimation.inlier_score(poses, *low, weights),
+        atol=1e-6,
+        rtol=1e-5,
+    )
+    none = torch.zeros(1, dtype=torch.bool, device=DEVICE)
+    expected = estimation.refine(Estimate(start, none), source, target, mask)
+    T, determined = search.refine(
+        start, none, attention.coordinates(source, target), mask, 50, estimation.SETTLED
+    )
+    torch.testing.assert_close(T, expected.T, atol=1e-9, rtol=0)
+    assert bool(determined)
+    assert bool(expected.determined)
+    assert (expected.T - start).abs().max() > 0.05  # there was something to refine
+    far = start.clone()
+    far[:, :3, 3] += 1e4
+    T, determined = search.refine(
+        far, none, attention.coordinates(source, target), mask, 50, estimation.SETTLED
+    )
+    assert torch.equal(T, far)
+    assert not bool(determined)
+
+
+def test_the_whole_gives_the_same_pose(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels together, as on a GPU, but not recorded."""
+    problem = make_problem(70, 0.6, seed=3)
+    config = VotingConfig(min_seeds=12, set_size=10)
+    model = VBReg(copy.deepcopy(small_network).to(DEVICE), voting=config, fast=False)
+    expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    model.fast = True
+    monkeypatch.setattr(kernels, "usable", lambda device: True)
+    monkeypatch.setattr(VBReg, "_can_record", lambda *_: False)
+    found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    assert abs(found.T_target_source - expected.T_target_source).max() < 1e-6
+    assert (found.inliers == expected.inliers).all()
+    assert expected.inliers.sum() > 30
+
+
+@pytest.mark.skipif(not GPU, reason="no GPU here")
+def test_recordings_give_the_same_poses() -> None:
+    model = VBReg.from_pretrained("indoor", device=DEVICE)
+    plain = VBReg(model.network, fast=False)
+    for n in (700, 300, 700, 1500):  # buckets anew and again
+        problem = make_problem(n, 0.3, seed=n)
+        expected = plain.estimate(problem.source, problem.target)
+        found = model.estimate(problem.source, problem.target)
+        assert abs(found.T_target_source - expected.T_target_source).max() < 1e-5
+        assert (found.inliers == expected.inliers).mean() > 0.99
