@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.conftest import make_problem
-from vbreg import VBReg, io, registration
+from vbreg import VBReg, io, solver
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.datasets import Pair
 from vbreg.errors import VBRegError
