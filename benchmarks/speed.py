@@ -1,0 +1,331 @@
+"""How long a pose takes, beside peers in the same run, and how that grows.
+
+    python benchmarks/speed.py --root DATA/3dmatch -o out/speed            # a GPU, if there is one
+    python benchmarks/speed.py --root DATA/3dmatch -o out/speed --device cpu
+
+Four tables, each a CSV file and part of speed.md: matches in, pose out; clouds in, pose out; the
+stages of ours beside the time that the machine's own float32 matrix product needs for the same
+arithmetic; time and memory against the number of matches. Peers that are not installed are left
+out (`pip install vbreg[baselines]`). Every time is taken after a warm-up, the device synchronised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vbreg.benchmark.measure import measured
+from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
+from vbreg.benchmark.report import describe_run, machine
+from vbreg.methods import METHODS, Problem, available, open_method
+from vbreg.metrics import pose_error
+from vbreg.network import NetworkConfig
+from vbreg.registration import VBReg, choose_device, register
+from vbreg.types import Correspondences, Registration
+
+PEERS = ("sc2pcr", "pointdsc", "mac", "ransac", "ransac-open3d", "fgr")
+SIZES = (250, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
+VOXEL = 0.05  # metres
+Row = dict[str, Any]
+
+
+class Timing(NamedTuple):
+    median: float  # milliseconds
+    p95: float
+    megabytes: float  # the highest peak
+
+    @staticmethod
+    def of(
+        solve: Callable[[Any], Any], inputs: Sequence[Any], device: torch.device
+    ) -> tuple[Timing, list[Any]]:
+        """Of each input once, after two calls to warm up; and the results."""
+        for _ in range(2):
+            solve(inputs[0])
+        found = [measured(partial(solve, given), device) for given in inputs]
+        ms = 1e3 * np.array([cost.seconds for _, cost in found])
+        most = max(cost.megabytes or 0.0 for _, cost in found)
+        timing = Timing(float(np.median(ms)), float(np.percentile(ms, 95)), most)
+        return timing, [result for result, _ in found]
+
+
+def right(T: np.ndarray[Any, Any], labelled: Labelled) -> bool:
+    error = pose_error(torch.from_numpy(T), torch.from_numpy(labelled.pair.T_target_source))
+    return bool(error.success(15.0, 0.30))
+
+
+def timed(
+    solvers: dict[str, Callable[[Problem], Any]], problems: Sequence[Labelled], device: torch.device
+) -> list[Row]:
+    rows = []
+    for name, solve in solvers.items():
+        timing, found = Timing.of(solve, [p.problem for p in problems], device)
+        good = sum(right(T, p) for T, p in zip(found, problems, strict=True))
+        rows.append(
+            {
+                "method": name,
+                "median_ms": round(timing.median, 2),
+                "p95_ms": round(timing.p95, 2),
+                "peak_mb": round(timing.megabytes),
+                "right": f"{good}/{len(problems)}",
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def with_ratios(rows: list[Row], to: str) -> list[Row]:
+    base = next((row["median_ms"] for row in rows if row["method"] == to), math.nan)
+    return [{**row, f"times {to}": round(row["median_ms"] / base, 2)} for row in rows]
+
+
+def matches_in(names: Sequence[str], device: torch.device) -> dict[str, Callable[[Problem], Any]]:
+    def solver(name: str) -> Callable[[Problem], Any]:
+        method = open_method(name, device)
+        return lambda problem: method(problem).T_target_source
+
+    return {name: solver(name) for name in names}
+
+
+def clouds_in(weights: Sequence[str], device: torch.device) -> dict[str, Callable[[Problem], Any]]:
+    def solver(name: str) -> Callable[[Problem], Any]:
+        model = VBReg.from_pretrained(name, device=device)
+        return lambda p: register(*p.scans, voxel_size=VOXEL, model=model).T_target_source
+
+    solvers = {f"vbreg {name}": solver(name) for name in weights}
+    if available("ransac-open3d"):
+        solvers |= {"Open3D RANSAC 100k": open3d_ransac, "Open3D FGR": open3d_fgr}
+    if available("kiss-matcher"):
+        kiss = open_method("kiss-matcher", "cpu")
+        solvers["KISS-Matcher"] = lambda p: kiss(p).T_target_source
+    return solvers
+
+
+def open3d_clouds(problem: Problem) -> Iterator[tuple[Any, Any]]:
+    import open3d as o3d
+
+    search = o3d.geometry.KDTreeSearchParamHybrid
+    assert problem.scans is not None
+    for scan in problem.scans:
+        cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(scan)).voxel_down_sample(VOXEL)
+        cloud.estimate_normals(search(2 * VOXEL, 30))
+        yield cloud, o3d.pipelines.registration.compute_fpfh_feature(cloud, search(5 * VOXEL, 100))
+
+
+def open3d_ransac(problem: Problem) -> Any:
+    """As its guide does, with 100,000 samples."""
+    import open3d as o3d
+
+    registration = o3d.pipelines.registration
+    o3d.utility.random.seed(0)
+    (source, a), (target, b) = open3d_clouds(problem)
+    found = registration.registration_ransac_based_on_feature_matching(
+        source, target, a, b, False, 1.5 * VOXEL,
+        registration.TransformationEstimationPointToPoint(False), 3,
+        [
+            registration.CorrespondenceCheckerBasedOnEdgeLength(0.9),
+            registration.CorrespondenceCheckerBasedOnDistance(1.5 * VOXEL),
+        ],
+        registration.RANSACConvergenceCriteria(100_000, 0.999),
+    )  # fmt: skip
+    return np.asarray(found.transformation)
+
+
+def open3d_fgr(problem: Problem) -> Any:
+    import open3d as o3d
+
+    registration = o3d.pipelines.registration
+    o3d.utility.random.seed(0)
+    (source, a), (target, b) = open3d_clouds(problem)
+    option = registration.FastGlobalRegistrationOption(maximum_correspondence_distance=0.5 * VOXEL)
+    found = registration.registration_fgr_based_on_feature_matching(source, target, a, b, option)
+    return np.asarray(found.transformation)
+
+
+def network_operations(config: NetworkConfig, n: int) -> float:
+    """Multiplications and additions of the dense network on n matches, latent means alone."""
+    d, z, h = config.width, config.latent_width, config.hidden_width
+    branch = (z + d) * h + 6 * h * h + h * h + h * z + (z + h) * d if config.variational else 0
+    point = 0 if config.variational else d * d
+    message = d * d // 2 + d * d // 4 + d * d // 2
+    layers = 3 * branch + point + 3 * d * d + message
+    return 2.0 * config.iterations * (n * layers + 2.0 * n * n * d)
+
+
+def product_rate(device: torch.device, seconds: float = 1.0) -> float:
+    """Operations a second of a float32 matrix product of 2048."""
+    a = torch.rand(2048, 2048, device=device)
+    count, start = 0, time.perf_counter()
+    for _ in range(3):
+        a @ a
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        a @ a
+        count += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    return count * 2 * 2048**3 / (time.perf_counter() - start)
+
+
+def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.device) -> list[Row]:
+    """Medians, step by step (a recording would hide them)."""
+    rate = product_rate(device)
+    rows = []
+    for name in weights:
+        model = VBReg.from_pretrained(name, device=device)
+        model.fast = device.type == "cpu"
+        timings = []
+        for k, labelled in enumerate([problems[0], *problems]):
+            found = estimate(model, labelled.problem.correspondences)
+            timings += [found.timings] * (k > 0)
+        n = int(np.median([len(p.right) for p in problems]))
+        floor = 1e3 * network_operations(model.network.config, n) / rate
+        for stage in timings[0]:
+            ms = 1e3 * float(np.median([t[stage] for t in timings]))
+            row = {"weights": name, "matches": n, "stage": stage, "median_ms": round(ms, 2)}
+            if stage == "network":
+                row |= {"product_ms": round(floor, 2), "times_product": round(ms / floor, 2)}
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def resized(labelled: Labelled, n: int) -> Correspondences:
+    """n of the matches; beyond their number some twice or more, each moved a little anew."""
+    matches = labelled.problem.correspondences
+    generator = np.random.default_rng(n)
+    whole, rest = divmod(n, len(matches))
+    rows = np.concatenate(
+        [np.arange(len(matches))] * whole + [generator.permutation(len(matches))[:rest]]
+    )
+    moved = generator.normal(0, 0.1 * VOXEL, (2, n, 3)) * (whole > 0)
+    return Correspondences(matches.source[rows] + moved[0], matches.target[rows] + moved[1])
+
+
+def estimate(model: VBReg, matches: Correspondences) -> Registration:
+    return model.estimate(matches.source, matches.target, inlier_threshold=2 * VOXEL)
+
+
+def growth(
+    labelled: Labelled, weights: Sequence[str], sizes: Sequence[int], device: torch.device
+) -> list[Row]:
+    rows = []
+    for name in weights:
+        model = VBReg.from_pretrained(name, device=device)
+        for n in sizes:
+            inputs = [resized(labelled, n)] * (5 if n <= 5000 else 1)
+            solve = partial(estimate, model)
+            timing, found = Timing.of(solve, inputs, device)
+            rows.append(
+                {
+                    "weights": name,
+                    "matches": n,
+                    "median_ms": round(timing.median, 2),
+                    "peak_mb": round(timing.megabytes),
+                    "right": right(found[0].T_target_source, labelled),
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
+    """Of the power law through the rows from `least` matches on."""
+    points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column] > 0]
+    if len(points) < 2:
+        return math.nan
+    x, y = np.log(np.array(points, dtype=np.float64)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def plot_growth(rows: Sequence[Row], path: Path) -> None:
+    from vbreg.benchmark.plots import COLOURS, new_figure, save
+
+    figure, axes = new_figure(width=9.0, height=3.6, columns=2)
+    for k, name in enumerate(dict.fromkeys(row["weights"] for row in rows)):
+        own = [row for row in rows if row["weights"] == name]
+        for axis, column, label in zip(
+            axes,
+            ("median_ms", "peak_mb"),
+            ("milliseconds", "megabytes above the weights"),
+            strict=True,
+        ):
+            power = exponent(own, column)
+            axis.loglog(
+                [r["matches"] for r in own],
+                [max(r[column], 0.1) for r in own],
+                "o-",
+                color=COLOURS[k],
+                label=f"{name}, exponent {power:.2f} from 5000 on",
+            )
+            axis.set_xlabel("matches")
+            axis.set_ylabel(label)
+            axis.legend(fontsize=8)
+    save(figure, path)
+
+
+def write(output: Path, name: str, title: str, rows: Sequence[Row]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with (output / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = [columns, ["---"] * len(columns)]
+    lines += [[str(row.get(c, "")) for c in columns] for row in rows]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"## {title}\n\n{table}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True, help="the 3DMatch folder")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--weights", default="indoor", help="with commas between")
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="matches, for growth")
+    parser.add_argument("--only", default="matches,clouds,stages,growth")
+    options = parser.parse_args()
+    device, weights = choose_device(options.device), options.weights.split(",")
+    options.output.mkdir(parents=True, exist_ok=True)
+    settings = Settings.of("3dmatch")
+    every = max(1, 820 // options.pairs)
+    problems = list(labelled_problems(settings, options.root, device=device, every=every))
+    names = [f"vbreg:{name}" for name in weights]
+    names += [p for p in PEERS if available(p)]
+    wanted, parts = options.only.split(","), []
+    if "matches" in wanted:
+        rows = with_ratios(timed(matches_in(names, device), problems, device), "sc2pcr")
+        parts.append(write(options.output, "matches", "Matches in, pose out", rows))
+    if "clouds" in wanted:
+        rows = with_ratios(timed(clouds_in(weights, device), problems, device), "KISS-Matcher")
+        parts.append(write(options.output, "clouds", "Clouds in, pose out", rows))
+    if "stages" in wanted:
+        rows = stages(problems, weights, device)
+        parts.append(write(options.output, "stages", "Where the time goes", rows))
+    if "growth" in wanted:
+        typical = min(problems, key=lambda p: abs(len(p.right) - 5000))
+        rows = growth(typical, weights, [n for n in SIZES if n <= options.most], device)
+        parts.append(write(options.output, "growth", "Growth", rows))
+        plot_growth(rows, options.output / "growth.png")
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    command = f"python benchmarks/speed.py --root DATA/3dmatch -o {options.output.name}"
+    about = machine(describe_run(settings, command, [gpu]))
+    head = f"# Speed\n\n{len(problems)} pairs of 3DMatch with FPFH, {about}. Peers: " + ", ".join(
+        METHODS[p].title for p in PEERS if available(p)
+    )
+    (options.output / "speed.md").write_text("\n".join([head + ".\n", *parts]))
+
+
+if __name__ == "__main__":
+    main()
