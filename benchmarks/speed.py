@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -150,36 +149,32 @@ def open3d_fgr(problem: Problem) -> Any:
     return np.asarray(found.transformation)
 
 
-def network_operations(config: NetworkConfig, n: int) -> float:
-    """Multiplications and additions of the dense network on n matches, latent means alone."""
+def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int, int]]:
+    """(times, rows, inner, columns) of the matrix products of the dense network on n matches."""
     d, z, h = config.width, config.latent_width, config.hidden_width
-    branch = (z + d) * h + 6 * h * h + h * h + h * z + (z + h) * d if config.variational else 0
-    point = 0 if config.variational else d * d
-    message = d * d // 2 + d * d // 4 + d * d // 2
-    layers = 3 * branch + point + 3 * d * d + message
-    return 2.0 * config.iterations * (n * layers + 2.0 * n * n * d)
+    branch = [(z + d, h), (h, 3 * h), (h, 3 * h), (h, h), (h, z), (z + h, d)]
+    layers = [shape for shape in branch for _ in range(3)] if config.variational else [(d, d)]
+    layers += [(d, d)] * 3 + [(d, d // 2), (d // 2, d // 2), (d // 2, d)]
+    products = [(n, inner, columns) for inner, columns in layers] + [(n, d, n), (n, n, d)]
+    return [(config.iterations, *shape) for shape in products]
 
 
-def product_rate(device: torch.device, seconds: float = 1.0) -> float:
-    """Operations a second of a float32 matrix product of 2048."""
-    a = torch.rand(2048, 2048, device=device)
-    count, start = 0, time.perf_counter()
+def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
+    """Seconds that torch's float32 product alone needs for them: the least of three runs."""
+    seconds = math.inf
     for _ in range(3):
-        a @ a
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        a @ a
-        count += 1
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-    return count * 2 * 2048**3 / (time.perf_counter() - start)
+        total = 0.0
+        for times, rows, inner, columns in network_products(config, n):
+            a, b = (torch.rand(shape, device=device) for shape in ((rows, inner), (inner, columns)))
+            out = a @ b
+            cost = measured(lambda: torch.mm(a, b, out=out), device)[1]  # noqa: B023
+            total += times * cost.seconds
+        seconds = min(seconds, total)
+    return seconds
 
 
 def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.device) -> list[Row]:
     """Medians, step by step (a recording would hide them)."""
-    rate = product_rate(device)
     rows = []
     for name in weights:
         model = VBReg.from_pretrained(name, device=device)
@@ -189,7 +184,7 @@ def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.d
             found = estimate(model, labelled.problem.correspondences)
             timings += [found.timings] * (k > 0)
         n = int(np.median([len(p.right) for p in problems]))
-        floor = 1e3 * network_operations(model.network.config, n) / rate
+        floor = 1e3 * product_time(model.network.config, n, device)
         for stage in timings[0]:
             ms = 1e3 * float(np.median([t[stage] for t in timings]))
             row = {"weights": name, "matches": n, "stage": stage, "median_ms": round(ms, 2)}

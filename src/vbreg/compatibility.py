@@ -22,7 +22,10 @@ AttentionForm = Literal["auto", "dense", "fused", "kernel", "chunked", "sparse"]
 
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
-DENSE_FROM = 0.4  # share of compatible pairs from which dense arithmetic is quicker
+DENSE_FROM = 0.15  # share of compatible pairs from which dense arithmetic is quicker on a CPU
+KEPT_BYTES = 2 * MAP_BYTES  # beta of all problems is kept whole up to here: one of 8192 matches
+KEPT_ROWS = 1024  # of a map of logits, which then stays in the cache
+HIGHEST_LOGIT = 80.0  # exp is finite in float32 up to 88
 
 
 def row_chunks(rows: int, columns: int, *, batch: int = 1, maps: int = 1) -> Iterator[slice]:
@@ -82,8 +85,12 @@ def spatial_attention(
         )
     if source.device.type == "cpu" and torch.backends.mkl.is_available():
         N = source.shape[1]
-        attend = _sparse(source, target, mask, most=min(MAX_PAIRS, int(DENSE_FROM * N * N)))
-        return attend or _chunked(source, target, mask)
+        if _density(source, target) < DENSE_FROM:
+            attend = _sparse(source, target, mask, most=MAX_PAIRS)
+            if attend is not None:
+                return attend
+        whole = 4 * len(source) * N * N <= KEPT_BYTES
+        return (_kept if whole else _chunked)(source, target, mask)
     if kernels.usable(source.device) and source.dtype == torch.float32:
         return _kernel(source, target, mask)
     B, N, _ = source.shape
@@ -137,6 +144,30 @@ def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
     return attend
 
 
+def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    """As `chunked`, with beta kept from one iteration to the next, and no row's maximum looked for:
+    logits far below where exp overflows need none, and the clamp keeps wild ones finite."""
+    beta = spatial_compatibility(source, target, source, target)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        B, N, d = value.shape
+        scaled = query / math.sqrt(d)
+        wild = bool(scaled.norm(dim=-1).max() * key.norm(dim=-1).max() > HIGHEST_LOGIT)
+        columns = key.transpose(-1, -2).contiguous()
+        out = torch.empty_like(value)
+        for b in range(B):
+            for rows in row_chunks(N, N, maps=max(1, MAP_BYTES // (4 * KEPT_ROWS * N))):
+                weights = (scaled[b, rows] @ columns[b]).mul_(beta[b, rows])
+                weights = (weights.clamp_max_(HIGHEST_LOGIT) if wild else weights).exp_()
+                if mask is not None:
+                    weights.mul_(mask[b])
+                total = weights.sum(-1, keepdim=True)
+                torch.mm(weights, value[b], out=out[b, rows]).div_(total)
+        return out
+
+    return attend
+
+
 def _sparse(
     source: Tensor, target: Tensor, mask: Tensor | None, most: int | None
 ) -> Attention | None:
@@ -169,11 +200,18 @@ def _attend_csr(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tens
     logits = torch.sparse.sampled_addmm(beta, scaled, key.mT, beta=0.0)
     # |logit| stays far below where exp overflows in float32 (88) for any trained network; the
     # clamp keeps a wild one finite, and a row maximum cannot be subtracted here.
-    w = torch.expm1((logits.values() * beta.values()).clamp_max_(80.0))
+    w = torch.expm1((logits.values() * beta.values()).clamp_max_(HIGHEST_LOGIT))
     offsets = beta.crow_indices().long()
     w_sum = torch.segment_reduce(w, "sum", offsets=offsets, axis=0).unsqueeze(-1)  # (N, 1)
     wV = _csr(beta.crow_indices(), beta.col_indices(), w, beta.shape) @ value
     return (wV + value.sum(0)) / (w_sum + len(value))
+
+
+def _density(source: Tensor, target: Tensor, rows: int = 64) -> float:
+    """About which share of pairs is compatible, from some rows."""
+    few = slice(None, None, max(1, source.shape[1] // rows))
+    beta = spatial_compatibility(source[:, few], target[:, few], source, target)
+    return float((beta > 0).float().mean())
 
 
 def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) -> Tensor | None:

@@ -72,7 +72,7 @@ class BranchStep(NamedTuple):
     """One iteration of one branch."""
 
     state: BranchState
-    prior: Gaussian
+    prior: Gaussian | None  # not where the mean is all that is looked at
     posterior: Gaussian | None  # where labels were given
     merged: Tensor  # (B, N, d)
 
@@ -140,6 +140,13 @@ class GaussianHead(nn.Sequential):
         mean, raw = super().forward(x).chunk(2, dim=-1)
         return Gaussian(mean, F.softplus(raw) + self.std_floor)
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Of the Gaussian, without its deviation."""
+        hidden, activation, last = self
+        assert isinstance(last, nn.Linear)
+        half = last.out_features // 2
+        return F.linear(activation(hidden(x)), last.weight[:half], last.bias[:half])
+
 
 class LatentBranch(nn.Module):
     """Query, key or value: history, prior, posterior, merge. Shared by all iterations."""
@@ -159,11 +166,15 @@ class LatentBranch(nn.Module):
     ) -> BranchStep:
         x = F.relu(self.embed(torch.cat([state.z, features], dim=-1)))
         h = gated_update(self.history, x, state.h)  # Eq. 3
-        prior, posterior = self.prior(h), None
-        if labels is not None:
-            posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))  # Eq. 5
-        mean, std = prior if posterior is None else posterior
-        z = mean if noise is None else mean + std * noise
+        prior, posterior = None, None
+        if labels is None and noise is None and not torch.is_grad_enabled():
+            z = self.prior.mean(h)
+        else:
+            prior = self.prior(h)
+            if labels is not None:
+                posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))
+            mean, std = posterior or prior  # Eq. 5, Eq. 4
+            z = mean if noise is None else mean + std * noise
         merged = F.relu(self.merge(torch.cat([z, h], dim=-1)))  # Eq. 4
         return BranchStep(BranchState(z, h), prior, posterior, merged)
 
@@ -171,7 +182,7 @@ class LatentBranch(nn.Module):
 def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
     """What `cell(x, h)` gives, for any leading dimensions; with gradients in operations that a
     compiler fuses, without them in torch's own kernel."""
-    if x.is_cuda and not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         found: Tensor = cell(x.flatten(0, -2), h.flatten(0, -2))
         return found.view(*x.shape[:-1], -1)
     reset_x, keep_x, new_x = F.linear(x, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
