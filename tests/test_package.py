@@ -65,6 +65,7 @@ ALLOWED = {
     "network": {"compatibility"},
     "voting": {"compatibility", "kernels"},
     "estimation": {"compatibility", "geometry", "kernels", "voting"},
+    "memory": {"network"},
     "solver": {"estimation", "kernels", "network", "voting"},
     "metrics": {"geometry"},
     "losses": {"compatibility", "network"},

@@ -9,8 +9,9 @@ from vbreg import VBReg, descriptors, register
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, load_points
+from vbreg.memory import available_memory, most_matches
 from vbreg.metrics import pose_error
-from vbreg.network import VariationalNonLocalNetwork
+from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.registration import choose_device
 from vbreg.voting import VotingConfig
 
@@ -329,3 +330,40 @@ def test_unknown_device_is_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(VBRegError, match="sees 0 GPUs"):
             choose_device("cuda")
+
+
+def test_more_matches_than_memory_holds_are_thinned(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = make_problem(600, 0.5, seed=1)
+    monkeypatch.setattr(VBReg, "most_matches", 200)
+    result = VBReg(small_network).estimate(problem.source, problem.target, inlier_threshold=0.1)
+    assert result.matches_found == 600
+    assert len(result.correspondences) == len(result.inliers) == len(result.confidence) == 200
+    rows = result.correspondences.source_index
+    assert rows is not None
+    assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(result.correspondences.target, problem.target[rows])
+    assert abs(result.T_target_source - problem.T).max() < 0.05
+    cloud = np.random.default_rng(0).random((3000, 3))
+    aligned = register(cloud, cloud, voxel_size=0.05, model=VBReg(small_network))
+    assert len(aligned.correspondences) == 200 < aligned.matches_found
+
+
+def test_a_batch_beyond_memory_is_solved_in_parts(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [make_problem(120, 0.5, seed=k) for k in range(5)]
+    source, target = (np.stack([p[k] for p in problems]) for k in (0, 1))
+    whole = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
+    monkeypatch.setattr(VBReg, "most_matches", 250)  # two problems at a time
+    parts = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
+    np.testing.assert_allclose(parts.T_target_source, whole.T_target_source, atol=1e-9)
+    assert parts.inliers.shape == (5, 120)
+
+
+def test_memory_sets_the_number_of_matches() -> None:
+    config = NetworkConfig()
+    few, many = (most_matches(config, free) for free in (2 * 2**30, 100 * 2**30))
+    assert 2000 <= few < 50_000 < 500_000 < many
+    assert available_memory(torch.device("cpu")) > 2**20

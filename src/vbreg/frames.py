@@ -7,6 +7,7 @@ become float32 about an origin of their own, and poses go back to float64 in the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -94,6 +95,16 @@ class MatchProblem:
         described = None if descriptors is None else _batched(descriptors)
         matches = Matches(local[0], local[1], torch.from_numpy(valid), described)
         return MatchProblem(matches, (origins[0], origins[1]), unit)
+
+    def __len__(self) -> int:
+        return self.local.mask.shape[1]
+
+    def parts(self, problems: int) -> Iterator[MatchProblem]:
+        """Some problems at a time."""
+        for start in range(0, len(self.local.mask), problems):
+            some = slice(start, start + problems)
+            origins = self.origins[0][some], self.origins[1][some]
+            yield MatchProblem(self.local.map(lambda part: part[some]), origins, self.unit)  # noqa: B023
 
     def on(self, device: torch.device) -> Matches:
         return self.local.map(lambda part: part.to(device))

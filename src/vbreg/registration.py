@@ -33,6 +33,7 @@ from vbreg.frames import (
     as_points,
     usable_rows,
 )
+from vbreg.memory import available_memory, most_matches
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.solver import Recorded, Solution, Solver
 from vbreg.timing import Stopwatch
@@ -66,10 +67,11 @@ def register(
     Clouds are paths, arrays (N, 3), tensors, or objects with `.points`. `voxel_size` is the one
     scale that sets every radius; left out, it is the preset's ('indoor' 0.05 m, 'outdoor' 0.30 m)
     or, without a preset, estimated from the clouds. The result says what was chosen.
-    `mutual` keeps only matches that are nearest both ways; above `max_correspondences` they are
-    thinned evenly at random. `seed` samples the latent features instead of taking their mean.
-    A `model` given is used on its own device; one that sees descriptors is given FPFH. `on_stage`
-    is told the name of each stage as it begins. The same call gives the same answer.
+    `mutual` keeps only matches that are nearest both ways; above `max_correspondences`, or what
+    memory can hold, they are thinned evenly at random. `seed` samples the latent features instead
+    of taking their mean. A `model` given is used on its own device; one that sees descriptors is
+    given FPFH. `on_stage` is told the name of each stage as it begins. The same call gives the same
+    answer.
     """
     if not isinstance(max_correspondences, Integral) or max_correspondences < 3:
         raise VBRegError(
@@ -83,7 +85,12 @@ def register(
     with clock("weights"):
         model = model or _shipped_model(preset or "indoor", str(choose_device(device)))
     matches, found, described = _match_clouds(
-        *clouds, chosen, model.device, clock, mutual=mutual, most=max_correspondences
+        *clouds,
+        chosen,
+        model.device,
+        clock,
+        mutual=mutual,
+        most=min(max_correspondences, model.most_matches),
     )
     result = model._estimate(
         matches.source,
@@ -139,6 +146,11 @@ class VBReg:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
+    @property
+    def most_matches(self) -> int:
+        """That are solved at once in the memory that is free now; more are thinned to these."""
+        return most_matches(self.network.config, available_memory(self.device))
+
     def estimate(
         self,
         source_points: Points,  # (N, 3) or (B, N, 3)
@@ -155,7 +167,8 @@ class VBReg:
         out, it is two voxels of the model's preset (0.10 m indoor, 0.60 m outdoor). Rows with a
         non-finite coordinate are ignored. A batch is solved as its problems would be one by one.
         `descriptors` of the source and of the target points go row by row with the matches; only
-        their direction counts, as in matching.
+        their direction counts, as in matching. More matches than memory can hold are thinned evenly
+        at random: the result then has the rows that are left, and their numbers as indices.
         """
         return self._estimate(
             as_points(source_points, "source_points"),
@@ -185,19 +198,26 @@ class VBReg:
     ) -> Registration:
         valid = usable_rows(source, target, mask)
         described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
+        found, rows = source.shape[-2], None
+        if found > self.most_matches:
+            rows = _evenly(found, self.most_matches).numpy()
+            source, target, valid = source[..., rows, :], target[..., rows, :], valid[..., rows]
+            described = None if described is None else described[..., rows, :]
         problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
+        at_once = max(1, self.most_matches // len(problem))
         with torch.inference_mode(), kernels.switched(self.fast):
-            solution = self._solve(problem, seed, clock)
+            parts = [self._solve(part, seed, clock) for part in problem.parts(at_once)]
+        solution = Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
         one = slice(None) if source.ndim == 3 else 0
         return Registration(
             T_target_source=problem.to_global(solution.T)[one],
-            correspondences=Correspondences(source, target),
+            correspondences=Correspondences(source, target, rows, rows),
             inliers=solution.inliers.numpy()[one],
             confidence=solution.confidence.numpy()[one],
             score=solution.score.numpy()[one],
             determined=solution.determined.numpy()[one],
             inlier_threshold=inlier_threshold,
-            matches_found=source.shape[-2],
+            matches_found=found,
             timings=clock.seconds,
         )
 
@@ -327,8 +347,7 @@ def _match_clouds(
                 + (", or matches that need not be mutual" if mutual else "")
             )
         if found > most:
-            order = torch.randperm(found, generator=torch.Generator().manual_seed(0))
-            chosen = order[:most].sort().values.to(device)
+            chosen = _evenly(found, most).to(device)
             i, j = i[chosen], j[chosen]
         ends = features[0][i], features[1][j]
         i, j = kept[0][i], kept[1][j]
@@ -339,6 +358,12 @@ def _match_clouds(
             j.cpu().numpy(),
         )
     return matched, found, ends
+
+
+def _evenly(n: int, most: int) -> Tensor:
+    """`most` of n rows, ascending, the same in every call."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    return order[:most].sort().values
 
 
 def _downsample(cloud: LocalCloud, voxel_size: float, device: torch.device) -> Tensor:
