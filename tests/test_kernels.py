@@ -4,23 +4,28 @@ Without a GPU, Triton's interpreter runs them line by line, so problems are smal
 """
 
 import copy
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tests.conftest import GPU, make_problem
 from vbreg import estimation, geometry, kernels, voting
 from vbreg.compatibility import attention_rows, spatial_attention, spatial_compatibility
 from vbreg.estimation import Estimate
-from vbreg.network import VariationalNonLocalNetwork
+from vbreg.network import ContextNorm, VariationalNonLocalNetwork
 from vbreg.registration import VBReg
 from vbreg.voting import HypotheticalInliers, Seeds, VotingConfig
 
 pytest.importorskip("triton", reason="needs Triton, which is for Linux")
 attention = pytest.importorskip("vbreg.kernels.attention")
+layers = pytest.importorskip("vbreg.kernels.layers")
 search = pytest.importorskip("vbreg.kernels.search")
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -56,10 +61,40 @@ def test_attention_and_its_gradient(masked: bool, N: int) -> None:
     beta = spatial_compatibility(source, target, source, target)
     expected = attention_rows(query, key, beta, seen) @ value
     found = spatial_attention(source, target, seen, "kernel")(query, key, value)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    close = 1e-4 if GPU else 1e-5  # where distances are rounded by a matrix product
+    torch.testing.assert_close(found, expected, atol=close, rtol=1e-4)
     gradients = [torch.autograd.grad(y, (query, key, value), inputs[3]) for y in (expected, found)]
     for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(b, a, atol=close, rtol=1e-3)
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("masked", [False, True])
+def test_normalisation(masked: bool) -> None:
+    _, _, mask = clouds(2, 700)
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(2, 700, 12, generator=generator) * 3 + 5).to(DEVICE)
+    norm = ContextNorm(12).to(DEVICE)
+    torch.nn.init.normal_(norm.scale)
+    torch.nn.init.normal_(norm.shift)
+    seen = mask if masked else None
+    expected = torch.relu(norm(x, seen))
+    found = layers.normalised_relu(x, seen, norm.scale, norm.shift)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("plain")
+@torch.no_grad()
+def test_gated_update() -> None:
+    cell = torch.nn.GRUCell(24, 24).to(DEVICE)
+    x, h = (
+        torch.randn(70, 24, generator=torch.Generator().manual_seed(k)).to(DEVICE) for k in (0, 1)
+    )
+    ends = (
+        torch.nn.functional.linear(x, cell.weight_ih, cell.bias_ih),
+        torch.nn.functional.linear(h, cell.weight_hh, cell.bias_hh),
+    )
+    torch.testing.assert_close(layers.gated(*ends, h), cell(x, h), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("plain")
@@ -86,18 +121,16 @@ def test_votes(N: int) -> None:
     seeds = Seeds(indices.to(DEVICE), torch.ones(2, 6, dtype=torch.bool, device=DEVICE))
     config, sigma = VotingConfig(), torch.tensor(0.8, device=DEVICE)
     expected = voting.vote(features, source, target, seeds, mask, sigma=sigma, config=config)
-    unit = [F.normalize(f, dim=-1) for f in reversed(features)]
-    found = voting._vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
-    assert sets_of(found) == sets_of(expected)
+    found = voting._vote_by_kernel(features, source, target, seeds, mask, sigma, config)
+    pairs = list(zip(sets_of(found), sets_of(expected), strict=True))
+    assert all(len(a & b) >= (0.9 if GPU else 1.0) * len(a | b) for a, b in pairs)
     assert torch.equal(found.indices[..., 0], seeds.indices)
     assert expected.valid.sum() > 2 * 6 * 3
 
 
-def sets_of(found: HypotheticalInliers) -> list[list[set[int]]]:
-    return [
-        [set(row[real].tolist()) for row, real in zip(rows, reals, strict=True)]
-        for rows, reals in zip(found.indices, found.valid, strict=True)
-    ]
+def sets_of(found: HypotheticalInliers) -> list[set[int]]:
+    rows, real = found.indices.flatten(0, 1), found.valid.flatten(0, 1)
+    return [set(row[there].tolist()) for row, there in zip(rows, real, strict=True)]
 
 
 @pytest.mark.usefixtures("plain")
@@ -111,11 +144,44 @@ def test_of_equal_votes_the_first_count() -> None:
     seeds = Seeds(*(torch.zeros(1, 1, dtype=t, device=DEVICE) for t in (torch.long, torch.bool)))
     seeds = seeds._replace(valid=~seeds.valid)
     mask = torch.ones(1, N, dtype=torch.bool, device=DEVICE)
-    unit = [F.normalize(f, dim=-1) for f in features]
     sigma = torch.tensor(1.0, device=DEVICE)
-    found = voting._vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
+    found = voting._vote_by_kernel(features, source, target, seeds, mask, sigma, config)
     assert found.valid.all()
     assert sorted(found.indices[0, 0].tolist()) == list(range(20))
+
+
+@pytest.mark.usefixtures("plain")
+def test_spectral_weights() -> None:
+    source, target, _ = clouds(2, 80, moved=0.3)
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(2, 1, 16, generator=generator)
+    features = (common + 0.5 * torch.randn(2, 80, 16, generator=generator)).to(DEVICE)
+    rows = torch.stack([torch.randperm(80, generator=generator)[:20] for _ in range(2 * 4)])
+    valid = torch.rand(2, 4, 20, generator=generator) < 0.8
+    valid[0, 0] = False
+    members = HypotheticalInliers(rows.view(2, 4, 20).to(DEVICE), valid.to(DEVICE))
+    sigma = torch.tensor(0.9, device=DEVICE)
+    expected = estimation.spectral_weights(features, source, target, members, sigma)
+    found = search.spectral_weights(
+        torch.nn.functional.normalize(features, dim=-1),
+        attention.coordinates(source, target),
+        *members,
+        sigma,
+        estimation.POWER_ITERATIONS,
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3)
+    assert (expected.sum(-1) > 0.99).sum() >= 6
+
+
+@pytest.mark.usefixtures("plain")
+def test_crowds() -> None:
+    source, target, mask = clouds(2, 90)
+    source[:, 10:14] = source[:, 10:11]
+    target[:, 5:12] = target[:, 5:6]
+    expected = estimation.crowd_weights(source, target, mask)
+    found = search.crowd_weights(attention.coordinates(source, target), mask)
+    torch.testing.assert_close(found, expected)
+    assert len(expected.unique()) >= 5
 
 
 def sets_of_points() -> tuple[Tensor, Tensor]:
@@ -221,7 +287,45 @@ def test_the_whole_gives_the_same_pose(
     assert expected.inliers.sum() > 30
 
 
+@torch.no_grad()
+def test_branches_together_follow_the_weights(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = copy.deepcopy(small_network).to(DEVICE)
+    source, target, mask = clouds(2, 40)
+    for _ in range(2):
+        with kernels.switched(False):
+            expected = network(source, target, mask=mask)
+        with monkeypatch.context() as patch:
+            patch.setattr(kernels, "usable", lambda device: True)
+            found = network(source, target, mask=mask)
+        torch.testing.assert_close(found.logits[mask], expected.logits[mask], atol=2e-4, rtol=1e-3)
+        before = found.logits
+        for parameter in network.branches.parameters():
+            parameter.mul_(1.1)
+    with kernels.switched(False):
+        assert (network(source, target, mask=mask).logits - before)[mask].abs().max() > 1e-2
+
+
+def test_kernels_that_do_not_run_are_done_without(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no C compiler")
+
+    problem = make_problem(60, 0.6, seed=3)
+    model = VBReg(copy.deepcopy(small_network).to(DEVICE))
+    monkeypatch.setattr(kernels, "usable", lambda device: kernels._wanted.get())
+    monkeypatch.setattr(VBReg, "_can_record", lambda *_: False)
+    monkeypatch.setattr(search, "fit", broken)
+    with pytest.warns(UserWarning, match="kernels do not run here.*no C compiler"):
+        found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    assert abs(found.T_target_source - problem.T).max() < 0.05
+    assert not model.fast
+
+
 @pytest.mark.skipif(not GPU, reason="no GPU here")
+@pytest.mark.filterwarnings("error:vbreg's kernels")
 def test_recordings_give_the_same_poses() -> None:
     model = VBReg.from_pretrained("indoor", device=DEVICE)
     plain = VBReg(model.network, fast=False)
@@ -231,3 +335,21 @@ def test_recordings_give_the_same_poses() -> None:
         found = model.estimate(problem.source, problem.target)
         assert abs(found.T_target_source - expected.T_target_source).max() < 1e-5
         assert (found.inliers == expected.inliers).mean() > 0.99
+
+
+@pytest.mark.parametrize("capability", [89, 90])  # consumer cards of 2022 on, and data centres
+def test_kernels_compile_for_gpus_that_are_not_here(capability: int, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("compile_kernels.py")
+    settings = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    settings["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, script, str(capability)],
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    shared = json.loads(done.stdout)
+    assert len(shared) == 12
+    assert max(shared.values()) <= 101_376, shared  # of a multiprocessor with the least

@@ -62,7 +62,7 @@ ALLOWED = {
     "correspondences": {"errors", "geometry", "neighbors"},
     "kernels": set(),
     "compatibility": {"kernels"},
-    "network": {"compatibility"},
+    "network": {"compatibility", "kernels"},
     "voting": {"compatibility", "kernels"},
     "estimation": {"compatibility", "geometry", "kernels", "voting"},
     "memory": {"network"},

@@ -128,7 +128,14 @@ def _kernel(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
     from vbreg.kernels import attention
 
     points = attention.coordinates(source.float(), target.float())
-    return lambda query, key, value: attention.attend(query, key, value, points, mask)
+    plain = _chunked(source, target, mask)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not attention.supports(query.shape[-1]):
+            return plain(query, key, value)
+        return attention.attend(query, key, value, points, mask)
+
+    return attend
 
 
 def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:

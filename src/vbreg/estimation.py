@@ -37,6 +37,18 @@ def spectral_weights(
 ) -> Tensor:
     """omega (B, K, kappa), each row summing to one: the leading eigenvector of the members'
     compatibility (feature times beta, zero diagonal), by power iteration from ones."""
+    if kernels.usable(source.device):
+        from vbreg.kernels import attention, search
+
+        if attention.supports(features.shape[-1]):
+            return search.spectral_weights(
+                F.normalize(features.float(), dim=-1),
+                attention.coordinates(source.float(), target.float()),
+                members.indices,
+                members.valid,
+                torch.as_tensor(sigma, dtype=torch.float32, device=source.device),
+                POWER_ITERATIONS,
+            )
     x, y = take_members(source, members.indices), take_members(target, members.indices)
     f = take_members(F.normalize(features.float(), dim=-1), members.indices)
     M = feature_compatibility(f, f, sigma) * spatial_compatibility(x, y, x, y)
@@ -85,6 +97,10 @@ def crowd_weights(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     Nearest neighbours crowd on few targets (a third of them is matched at all with FPFH), and a
     crowd is right or wrong together: it is less evidence than as many matches of their own.
     """
+    if kernels.usable(source.device):
+        from vbreg.kernels import attention, search
+
+        return search.crowd_weights(attention.coordinates(source.float(), target.float()), mask)
     weights = mask.to(torch.float64)
     for end in (source, target):
         # Equal points have equal projections, and different ones hardly ever.

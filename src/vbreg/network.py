@@ -8,15 +8,17 @@ Shapes: B problems, N correspondences, d = width, L iterations.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vbreg.compatibility import AttentionForm, spatial_attention
+from vbreg import kernels
+from vbreg.compatibility import Attention, AttentionForm, spatial_attention
 
 BRANCHES = ("query", "key", "value")
 DESCRIPTOR_LENGTH = 10.0  # in inlier thresholds of 10 cm: 1 beside metres, as in the paper
@@ -102,6 +104,17 @@ class ContextNorm(nn.Module):
         mean, variance = masked_moments(y, mask)
         return ((y - mean) * (variance + 1e-5).rsqrt() * self.scale + self.shift).to(x.dtype)
 
+    def then_relu(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if x.dtype == torch.float32 and _by_kernels(x):
+            from vbreg.kernels import layers
+
+            return layers.normalised_relu(x, mask, self.scale, self.shift)
+        return F.relu(self(x, mask))
+
+
+def _by_kernels(x: Tensor) -> bool:
+    return kernels.usable(x.device) and not torch.is_grad_enabled()
+
 
 def masked_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and variance (B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
@@ -125,7 +138,8 @@ class NormedMLP(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for linear, norm in zip(self.linears, self.norms, strict=False):
-            x = F.relu(norm(linear(x), mask))
+            assert isinstance(norm, ContextNorm)
+            x = norm.then_relu(linear(x), mask)
         return self.linears[-1](x)
 
 
@@ -191,6 +205,57 @@ def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
     return new + (keep_x + keep_h).sigmoid() * (h - new)
 
 
+class Affine(NamedTuple):
+    """The same layer of all three branches."""
+
+    weight: Tensor  # (3, width in, width out)
+    bias: Tensor  # (3, 1, width out)
+
+    @staticmethod
+    def of(layers: Sequence[tuple[Tensor, Tensor]]) -> Affine:
+        """Of weights (out, in) and biases (out,) as `nn.Linear` has them."""
+        weights, biases = zip(*layers, strict=True)
+        weight = torch.stack(weights).transpose(1, 2).contiguous()
+        return Affine(weight, torch.stack(biases).unsqueeze(1))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(3, M, width in) -> (3, M, width out)."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class BranchesTogether:
+    """The three branches at inference, when z is the prior's mean: one product for all of them
+    where each had its own. Computes what `LatentBranch` does."""
+
+    def __init__(self, network: VariationalNonLocalNetwork) -> None:
+        branches = [network.branches[name] for name in BRANCHES]
+        z = network.config.latent_width
+
+        def layer(pick: Callable[[Any], tuple[Tensor, Tensor]]) -> Affine:
+            return Affine.of([pick(branch) for branch in branches])
+
+        self.embed = layer(lambda b: (b.embed.weight, b.embed.bias))
+        self.from_input = layer(lambda b: (b.history.weight_ih, b.history.bias_ih))
+        self.from_state = layer(lambda b: (b.history.weight_hh, b.history.bias_hh))
+        self.prior = layer(lambda b: (b.prior[0].weight, b.prior[0].bias))
+        self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]))
+        self.merge = layer(lambda b: (b.merge.weight, b.merge.bias))
+        self.project = [
+            Affine.of([(step.project[name].weight, step.project[name].bias) for name in BRANCHES])  # type: ignore[union-attr,index]
+            for step in network.steps
+        ]
+
+    def __call__(self, state: BranchState, features: Tensor) -> tuple[BranchState, Tensor]:
+        """z, h (3, M, width) and features (M, d) -> the next z, h and merged (3, M, d)."""
+        from vbreg.kernels import layers
+
+        seen = torch.cat([state.z, features.expand(3, -1, -1)], dim=-1)
+        x = self.embed(seen).relu_()
+        h = layers.gated(self.from_input(x), self.from_state(state.h), state.h)  # Eq. 3
+        z = self.mean(self.prior(h).relu_())
+        return BranchState(z, h), self.merge(torch.cat([z, h], dim=-1)).relu_()  # Eq. 4
+
+
 class NonLocalStep(nn.Module):
     """What is an iteration's own: the three projections and the message. Without latent branches
     also the layer that they stand in for, which sees each correspondence by itself."""
@@ -216,6 +281,7 @@ class VariationalNonLocalNetwork(nn.Module):
             nn.Linear(config.width, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
         )
         self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
+        self._together: tuple[tuple[int, int], BranchesTogether] | None = None
 
     def forward(
         self,
@@ -233,6 +299,13 @@ class VariationalNonLocalNetwork(nn.Module):
         with torch.autocast(source.device.type, enabled=False):
             attend = spatial_attention(source, target, mask, attention)
         features = self.embed(self._describe(source, target, mask, descriptors), mask)
+        if (
+            labels is None
+            and generator is None
+            and self.config.variational
+            and _by_kernels(features)
+        ):
+            return self._run_together(features, attend, mask, keep_attention)
         states = {name: self._initial_state(features) for name in self.branches}
         all_features, all_attention, all_steps = [], [], []
         for iteration in self.steps:
@@ -263,6 +336,35 @@ class VariationalNonLocalNetwork(nn.Module):
             tuple(all_steps),
             logits if classify_each else (),
         )
+
+    def _run_together(
+        self, features: Tensor, attend: Attention, mask: Tensor | None, keep_attention: bool
+    ) -> NetworkOutput:
+        """The iterations with all branches at once, for a GPU and without gradients."""
+        together = self.together()
+        B, N, _ = features.shape
+        widths = self.config.latent_width, self.config.hidden_width
+        state = BranchState(*(features.new_zeros(3, B * N, width) for width in widths))
+        all_features, all_attention = [], []
+        for iteration, project in zip(self.steps, together.project, strict=True):
+            assert isinstance(iteration, NonLocalStep)
+            state, merged = together(state, features.flatten(0, 1))
+            query, key, value = project(merged).unflatten(1, (B, N)).unbind(0)
+            features = features + iteration.message(attend(query, key, value), mask)
+            all_features.append(features)
+            all_attention.extend([(query, key)] if keep_attention else [])
+        logits = self.classify(features).squeeze(-1)
+        return NetworkOutput(logits, tuple(all_features), tuple(all_attention), ())
+
+    def together(self) -> BranchesTogether:
+        """The branches' weights side by side, made anew when weights have changed."""
+        if self._together is None or self._together[0] != self.state():
+            self._together = self.state(), BranchesTogether(self)
+        return self._together[1]
+
+    def state(self) -> tuple[int, int]:
+        """Changes when weights are moved or written to."""
+        return self.sigma.data_ptr(), sum(p._version for p in self.parameters())
 
     def _initial_state(self, features: Tensor) -> BranchState:
         """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""

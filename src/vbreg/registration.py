@@ -7,6 +7,7 @@ the inlier threshold, before anything is computed in float32; the pose comes bac
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -35,7 +36,7 @@ from vbreg.frames import (
 )
 from vbreg.memory import available_memory, most_matches
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.solver import Recorded, Solution, Solver
+from vbreg.solver import Recorded, Solution, Solver, on_cpu
 from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Correspondences, Float64, Registration
 from vbreg.voting import VotingConfig, seed_count
@@ -198,15 +199,15 @@ class VBReg:
     ) -> Registration:
         valid = usable_rows(source, target, mask)
         described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
-        found, rows = source.shape[-2], None
-        if found > self.most_matches:
-            rows = _evenly(found, self.most_matches).numpy()
+        found, rows, most = source.shape[-2], None, self.most_matches
+        if found > most:
+            rows = _evenly(found, most).numpy()
             source, target, valid = source[..., rows, :], target[..., rows, :], valid[..., rows]
             described = None if described is None else described[..., rows, :]
         problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
-        at_once = max(1, self.most_matches // len(problem))
-        with torch.inference_mode(), kernels.switched(self.fast):
-            parts = [self._solve(part, seed, clock) for part in problem.parts(at_once)]
+        problems = list(problem.parts(max(1, most // len(problem))))
+        with torch.inference_mode(), torch.cuda.device_of(self.network.sigma):
+            parts = self._solve_all(problems, seed, clock)
         solution = Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
         one = slice(None) if source.ndim == 3 else 0
         return Registration(
@@ -221,12 +222,32 @@ class VBReg:
             timings=clock.seconds,
         )
 
+    def _solve_all(
+        self, problems: list[MatchProblem], seed: int | None, clock: Stopwatch
+    ) -> list[Solution]:
+        """With kernels where they run, and without from the first time on that they do not."""
+        try:
+            with kernels.switched(self.fast):
+                return [self._solve(problem, seed, clock) for problem in problems]
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # no C compiler, too little shared memory, an odd Triton
+            if not (self.fast and kernels.usable(self.device)):
+                raise
+            warnings.warn(
+                f"vbreg's kernels do not run here, so that plain torch is used, which is slower "
+                f"(VBReg(..., fast=False) says so from the start): {error}",
+                stacklevel=4,
+            )
+            self.fast = False
+            return self._solve_all(problems, seed, clock)
+
     def _solve(self, problem: MatchProblem, seed: int | None, clock: Stopwatch) -> Solution:
         """On the CPU. Where the features leave no seed with enough company (a handful of matches,
         far from what the network was trained on), the geometry votes alone."""
         if self._can_record(problem, seed):
             with clock("solve"):
-                solution = _on_cpu(self._recorded(problem.local))
+                solution = self._recorded(problem.local)
         else:
             solution = self._step_by_step(problem, seed, clock)
         if bool(solution.voted.all()):
@@ -270,11 +291,7 @@ class VBReg:
             generator=generator,
             clock=clock,
         )
-        return _on_cpu(solution)
-
-
-def _on_cpu(solution: Solution) -> Solution:
-    return Solution(*(part.cpu() for part in solution))
+        return on_cpu(solution)
 
 
 def choose_device(device: str | torch.device) -> torch.device:

@@ -6,9 +6,10 @@ B problems, N correspondences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -103,7 +104,7 @@ class Solver:
     def run_network(
         self, matches: Matches, *, whole: bool, generator: torch.Generator | None = None
     ) -> NetworkOutput:
-        with tensor_cores(matches.mask.device):
+        with kernels.tensor_cores(matches.mask.device):
             output: NetworkOutput = self.network(
                 *self.lowered(matches),
                 mask=None if whole else matches.mask,
@@ -132,18 +133,11 @@ class Solver:
         return seeds, members
 
 
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
-    """Within, products of float32 matrices on a GPU may round their factors to ten bits."""
-    if not kernels.usable(device):
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def on_cpu(solution: Solution) -> Solution:
+    moved = Solution(*(part.to("cpu", non_blocking=True) for part in solution))
+    if solution.T.is_cuda:
+        torch.cuda.current_stream(solution.T.device).synchronize()
+    return moved
 
 
 LONGEST = 8192  # correspondences of a recording; beyond, a GPU is busy without one
@@ -161,6 +155,7 @@ class Recording(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: Matches
     output: Solution
+    weights: object  # that the graph reads and that nobody else may hold by then
 
 
 class Recorded:
@@ -171,25 +166,29 @@ class Recorded:
 
     def __init__(self, solver: Solver, device: torch.device) -> None:
         self.solver, self.device = solver, device
-        self.recordings: dict[tuple[int, int], Recording] = {}
+        self.recordings: dict[tuple[int, ...], Recording] = {}
         self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+        self.lock = Lock()
 
     @staticmethod
     def takes(problems: int, n: int) -> bool:
         return n <= LONGEST and problems * n <= WIDEST
 
     def __call__(self, matches: Matches) -> Solution:
-        """Of matches on any device, valid until the next call."""
+        """Of matches on any device, on the CPU; one thread at a time."""
         B, N = matches.mask.shape
-        key = B, bucket(N)
-        if key not in self.recordings:
-            if len(self.recordings) >= MOST_RECORDINGS:
-                self.recordings.pop(next(iter(self.recordings)))
-            self.recordings[key] = self._record(matches, *key)
-        graph, inputs, output = self.recordings[key]
-        self._fill(inputs, matches)
-        graph.replay()
-        return output._replace(inliers=output.inliers[:, :N], confidence=output.confidence[:, :N])
+        key = B, bucket(N), *self.solver.network.state()
+        with self.lock:
+            if key not in self.recordings:
+                if len(self.recordings) >= MOST_RECORDINGS:
+                    self.recordings.pop(next(iter(self.recordings)))
+                self.recordings[key] = self._record(matches, *key[:2])
+            graph, inputs, output, _ = self.recordings[key]
+            self._fill(inputs, matches)
+            graph.replay()
+            found = on_cpu(output)
+        return found._replace(inliers=found.inliers[:, :N], confidence=found.confidence[:, :N])
 
     def _fill(self, held: Matches, given: Matches) -> None:
         N = given.mask.shape[1]
@@ -204,13 +203,13 @@ class Recorded:
         )
         self._fill(inputs, matches)
         most = int(seed_count(torch.tensor(N), self.solver.voting))
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
             for _ in range(2):  # kernels are compiled, libraries set themselves up
                 self.solver(inputs, most_seeds=most)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        mode = "thread_local"  # other threads may go on with their own work
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
             output = self.solver(inputs, most_seeds=most)
-        return Recording(graph, inputs, output)
+        return Recording(graph, inputs, output, self.solver.network._together)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -135,9 +135,9 @@ def vote(
     """
     B, N, _ = source.shape
     K = seeds.indices.shape[1]
-    unit = [F.normalize(f.float(), dim=-1) for f in reversed(features)]
     if kernels.usable(source.device) and not attention and N <= kernels.MOST_BALLOTS:
-        return _vote_by_kernel(unit, source, target, seeds, mask, sigma, config)
+        return _vote_by_kernel(features, source, target, seeds, mask, sigma, config)
+    unit = [F.normalize(f.float(), dim=-1) for f in reversed(features)]
     pairs = [(q.float(), k.float()) for q, k in reversed(attention)]
     kappa = min(config.set_size, N)
     index = torch.empty(B, K, kappa, dtype=torch.long, device=source.device)
@@ -160,7 +160,7 @@ def vote(
 
 
 def _vote_by_kernel(
-    unit: Sequence[Tensor],
+    features: Sequence[Tensor],
     source: Tensor,
     target: Tensor,
     seeds: Seeds,
@@ -174,24 +174,25 @@ def _vote_by_kernel(
 
     B, N, _ = source.shape
     K = seeds.indices.shape[1]
-    points = coordinates(source, target)
-    stacked = torch.stack(list(unit))  # (L, B, N, d)
-    ranks = _ranks_on(len(unit), config.z_score, source.device)
+    L = len(features)
+    points = coordinates(source.float(), target.float())
+    unit = F.normalize(torch.stack(list(reversed(features))).float(), dim=-1)  # (L, B, N, d)
+    ranks = _ranks_on(L, config.z_score, source.device)
     sigma = torch.as_tensor(sigma, dtype=torch.float32, device=source.device)
     found = []
-    for rows in row_chunks(K, N, batch=B * len(unit)):
+    for rows in row_chunks(K, N, batch=B * L):
         seed = seeds.indices[:, rows]
-        index = seed.unsqueeze(-1).expand(-1, -1, stacked.shape[-1])
-        chosen = stacked.gather(2, index.expand(len(unit), -1, -1, -1))
-        cosine = chosen @ stacked.transpose(-1, -2)  # (L, B, k, N)
+        index = seed.unsqueeze(-1).expand(L, -1, -1, unit.shape[-1])
+        cosine = unit.gather(2, index) @ unit.transpose(-1, -2)  # (L, B, k, N)
         found.append(
             ballots.elect(cosine, points, mask, seed, sigma, ranks, min(config.set_size, N))
         )
+        del cosine  # before the next is made
     index, valid = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
 
 
-@lru_cache(maxsize=32)
+@cache  # a recording may hold the address of any of them
 def _ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
     return wilson_ranks(voters, z).to(device)
 
@@ -205,7 +206,7 @@ class _Tally:
 
     def __init__(self, like: Tensor, ballot: int, *, voters: int, z: float) -> None:
         self.ballot = ballot
-        self.ranks = wilson_ranks(voters, z).to(like.device)
+        self.ranks = _ranks_on(voters, z, like.device)
         self.voters = voters
         self.n = 0
         self.count = torch.zeros_like(like)

@@ -10,22 +10,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 MOST_BALLOTS = 8192  # correspondences that fit into the registers of a program of `ballots`
+OLDEST = (8, 0)  # compute capability of the first GPU that the kernels are made for
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
+_rounding: ContextVar[bool] = ContextVar("rounding", default=False)
 
 
 @lru_cache(maxsize=1)
 def installed() -> bool:
-    return find_spec("triton") is not None
+    try:
+        return int(version("triton").partition(".")[0]) >= 3
+    except (PackageNotFoundError, ValueError):
+        return False
 
 
 def usable(device: torch.device) -> bool:
     """Whether kernels are to run on tensors of that device."""
-    return device.type == "cuda" and _wanted.get() and installed()
+    return device.type == "cuda" and _wanted.get() and installed() and _capable(device)
+
+
+@lru_cache(maxsize=16)
+def _capable(device: torch.device) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= OLDEST
 
 
 @contextmanager
@@ -36,3 +46,43 @@ def switched(on: bool) -> Iterator[None]:
         yield
     finally:
         _wanted.reset(token)
+
+
+def rounding() -> bool:
+    """Whether factors of products may be rounded to ten bits."""
+    return _rounding.get()
+
+
+@contextmanager
+def tensor_cores(device: torch.device) -> Iterator[None]:
+    """Within, products of float32 matrices on a GPU may round their factors to ten bits, in kernels
+    and in torch."""
+    if not usable(device):
+        yield
+        return
+    token = _rounding.set(True)
+    try:
+        with _rounding_in_torch():
+            yield
+    finally:
+        _rounding.reset(token)
+
+
+@contextmanager
+def _rounding_in_torch() -> Iterator[None]:
+    """By the older of its two switches, unless the newer one has been touched."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        matmul = torch.backends.cuda.matmul
+        before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
+        return
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -15,9 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vbreg import kernels
+
 LOG2_E = math.log2(math.e)
-LOWEST = -1.0e30  # below any logit, and finite: the difference of two stays a number
-ROWS, COLUMNS, WARPS = 64, 64, 4  # of a tile
+ROWS, COLUMNS = 64, 64  # of a tile
+WIDEST = 128  # channels whose tiles fit into the memory of a multiprocessor
 
 
 @triton.jit
@@ -65,14 +67,14 @@ def _forward(
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    problem = tl.program_id(1).to(tl.int64)
+    problem = tl.program_id(0).to(tl.int64)
     query += problem * N * D
     key += problem * N * D
     value += problem * N * D
     out += problem * N * D
     points += problem * N * 6
     mask += problem * N
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     q = _tile(query, rows, N, D)
     highest = tl.full([ROWS], -1.0e30, dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
@@ -116,11 +118,11 @@ def _backward_columns(
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    problem = tl.program_id(1).to(tl.int64)
+    problem = tl.program_id(0).to(tl.int64)
     shift = problem * N * D
     points += problem * N * 6
     mask += problem * N
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     k = _tile(key + shift, columns, N, D)
     v = _tile(value + shift, columns, N, D)
     dk = tl.zeros([COLUMNS, D], dtype=tl.float32)
@@ -151,11 +153,11 @@ def _backward_rows(
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    problem = tl.program_id(1).to(tl.int64)
+    problem = tl.program_id(0).to(tl.int64)
     shift = problem * N * D
     points += problem * N * 6
     mask += problem * N
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = rows < N
     q = _tile(query + shift, rows, N, D)
     g = _tile(grad_out + shift, rows, N, D)
@@ -181,8 +183,11 @@ class _Attention(torch.autograd.Function):
     def forward(
         context: Any, query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
     ) -> Tensor:
+        kind = value.dtype
+        if kernels.rounding() and kind == torch.float32:  # as many bits as TF32, at twice the pace
+            query, key, value = (x.half() for x in (query, key, value))
         query, key, value = (x.contiguous() for x in (query, key, value))
-        out = torch.empty_like(value)
+        out = torch.empty_like(value, dtype=kind)
         log_sum = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
         _launch(_forward, ROWS, query, key, value, points, mask, (out, log_sum))
         context.save_for_backward(query, key, value, points, mask, out, log_sum)
@@ -191,9 +196,11 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, points, mask, out, log_sum = context.saved_tensors
-        grad_out = grads[0].contiguous()
+        grad_out = grads[0].to(value.dtype).contiguous()
         inner = (grad_out.float() * out.float()).sum(-1)  # (B, N)
-        grad_query, grad_key, grad_value = (torch.empty_like(x) for x in (query, key, value))
+        grad_query, grad_key, grad_value = (
+            torch.empty_like(x, dtype=out.dtype) for x in (query, key, value)
+        )
         given = (log_sum, grad_out, inner)
         both = (grad_key, grad_value)
         _launch(_backward_columns, COLUMNS, query, key, value, points, mask, (*given, *both))
@@ -212,17 +219,16 @@ def _launch(
     rest: tuple[Tensor, ...],
 ) -> None:
     B, N, D = query.shape
-    exact = torch.get_float32_matmul_precision() == "highest"
-    kernel[(triton.cdiv(N, tile), B)](
+    kernel[(B, triton.cdiv(N, tile))](
         query, key, value, points, points if mask is None else mask, *rest, N,
         LOG2_E / math.sqrt(D), D=D, ROWS=ROWS, COLUMNS=COLUMNS, MASKED=mask is not None,
-        PRECISION="ieee" if exact else "tf32", num_warps=WARPS,
+        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=4, num_stages=2,
     )  # fmt: skip
 
 
 def supports(width: int) -> bool:
     """Tensor cores take powers of two."""
-    return width >= 16 and width & (width - 1) == 0
+    return 16 <= width <= WIDEST and width & (width - 1) == 0
 
 
 def coordinates(source: Tensor, target: Tensor) -> Tensor:

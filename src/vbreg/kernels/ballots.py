@@ -19,7 +19,7 @@ HALVINGS = 32  # of the interval from 0 to the highest score: to the last bit
 def _top(values, k, HALVINGS: tl.constexpr):
     """Which of values (n,) are the k highest, positive ones only; of equal ones the first."""
     positive = tl.sum((values > 0.0).to(tl.int32))
-    low = tl.min(values) * 0.0  # more than k lie above it, unless few are positive
+    low = 0.0  # more than k lie above it, unless few are positive
     high = tl.max(values)  # none lies above it
     left = tl.where(positive > k, HALVINGS, 0)
     while left > 0:
@@ -39,7 +39,7 @@ def _top(values, k, HALVINGS: tl.constexpr):
     return tl.where(surplus, sure | first, chosen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["K", "VOTERS", "ballot"])
 def _elect(
     cosine, points, mask, seeds, sigma, ranks, members, valid, N, K, VOTERS, ballot, part,
     SIZE: tl.constexpr, HALVINGS: tl.constexpr,
@@ -102,9 +102,10 @@ def elect(
     L, B, K, N = cosine.shape
     members = torch.zeros(B, K, set_size, dtype=torch.long, device=seeds.device)
     valid = torch.zeros(B, K, set_size, dtype=torch.uint8, device=seeds.device)
+    size = triton.next_power_of_2(N)
     _elect[(B * K,)](
         cosine, points, mask.contiguous().view(torch.uint8), seeds.contiguous(),
         sigma.float(), ranks, members, valid, N, K, L, set_size - 1, B * K * N,
-        SIZE=triton.next_power_of_2(N), HALVINGS=HALVINGS, num_warps=8,
+        SIZE=size, HALVINGS=HALVINGS, num_warps=max(1, min(8, size // 256)),
     )  # fmt: skip
     return members, valid.view(torch.bool)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024  # correspondences looked at together
+THINNEST = 1e-10  # extent across a line of matches over that along it: below, rounding is all of it
 SUPPRESSED_ROWS, SUPPRESSED_COLUMNS = 32, 128  # of a tile
 
 
@@ -281,10 +282,10 @@ def _refine(points, mask, T, determined, N, rounds, settled, tolerance, BLOCK: t
 
 @triton.jit
 def _suppress(points, confidence, suppressed, N, radius, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    problem = tl.program_id(1).to(tl.int64)
+    problem = tl.program_id(0).to(tl.int64)
     points += problem * N * 6
     confidence += problem * N
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = rows < N
     x = tl.load(points + rows, mask=inside, other=0.0)[:, None]
     y = tl.load(points + N + rows, mask=inside, other=0.0)[:, None]
@@ -303,13 +304,107 @@ def _suppress(points, confidence, suppressed, N, radius, ROWS: tl.constexpr, COL
     tl.store(suppressed + problem * N + rows, beaten.to(tl.uint8), mask=inside)
 
 
+@triton.jit
+def _same(points, N, rows, columns, seen):
+    """How many of some seen columns lie in the very place of each row, (rows,)."""
+    a, b = rows < N, columns < N
+    same = seen[None, :] & a[:, None]
+    for axis in tl.static_range(3):
+        x = tl.load(points + axis * N + rows, mask=a, other=0.0)
+        same = same & (
+            x[:, None] == tl.load(points + axis * N + columns, mask=b, other=0.0)[None, :]
+        )
+    return tl.sum(same.to(tl.int32), 1)
+
+
+@triton.jit
+def _crowd(points, mask, weights, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    problem = tl.program_id(0).to(tl.int64)
+    points += problem * N * 6
+    mask += problem * N
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    source = tl.zeros([ROWS], dtype=tl.int32)
+    target = tl.zeros([ROWS], dtype=tl.int32)
+    for start in range(0, N, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        seen = tl.load(mask + columns, mask=columns < N, other=0) != 0
+        source += _same(points, N, rows, columns, seen)
+        target += _same(points + 3 * N, N, rows, columns, seen)
+    real = tl.load(mask + rows, mask=rows < N, other=0) != 0
+    both = tl.maximum(source, 1).to(tl.float32) * tl.maximum(target, 1).to(tl.float32)
+    weight = tl.where(real, 1.0 / tl.sqrt(both), 0.0)
+    tl.store(weights + problem * N + rows, weight, mask=rows < N)
+
+
+@triton.jit
+def _spectral(
+    features, points, members, valid, sigma, weights, N, K, kappa,
+    D: tl.constexpr, SIZE: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    which = tl.program_id(0).to(tl.int64)
+    points += (which // K) * N * 6
+    features += (which // K) * N * D
+    slot = tl.arange(0, SIZE)
+    inside = slot < kappa
+    row = tl.load(members + which * kappa + slot, mask=inside, other=0)
+    there = tl.load(valid + which * kappa + slot, mask=inside, other=0) != 0
+    d = tl.arange(0, D)
+    f = tl.load(features + row[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
+    steepness = tl.load(sigma)
+    alike = 1.0 - (1.0 - tl.dot(f, tl.trans(f), input_precision="tf32x3")) / (steepness * steepness)
+    source = tl.zeros([SIZE, SIZE], dtype=tl.float32)
+    target = tl.zeros([SIZE, SIZE], dtype=tl.float32)
+    for axis in tl.static_range(3):
+        x = tl.load(points + axis * N + row, mask=inside, other=0.0)
+        source += (x[:, None] - x[None, :]) * (x[:, None] - x[None, :])
+        y = tl.load(points + (axis + 3) * N + row, mask=inside, other=0.0)
+        target += (y[:, None] - y[None, :]) * (y[:, None] - y[None, :])
+    difference = tl.sqrt(source) - tl.sqrt(target)
+    beta = tl.maximum(1.0 - difference * difference, 0.0)
+    M = tl.minimum(tl.maximum(alike, 0.0), 1.0) * beta
+    pairs = there[:, None] & there[None, :] & (slot[:, None] != slot[None, :])
+    M = tl.where(pairs, M, 0.0)
+    w = there.to(tl.float32)
+    for _ in range(ROUNDS):  # M is symmetric, so that its columns serve as rows
+        w = tl.sum(M * w[:, None], 0)
+        w = w / tl.maximum(tl.sqrt(tl.sum(w * w)), 1e-12)
+        w = tl.sum(tl.where(slot[:, None] == slot[None, :], w[None, :], 0.0), 1)
+    total = tl.maximum(tl.sum(w), 1.1754943508222875e-38)
+    tl.store(weights + which * kappa + slot, w / total, mask=inside)
+
+
+def crowd_weights(points: Tensor, mask: Tensor) -> Tensor:
+    """(B, N) float32 of points (B, 6, N) and mask (B, N)."""
+    B, N = mask.shape
+    out = torch.empty(B, N, dtype=torch.float32, device=mask.device)
+    _crowd[(B, triton.cdiv(N, SUPPRESSED_ROWS))](
+        points, mask.contiguous().view(torch.uint8), out, N,
+        ROWS=SUPPRESSED_ROWS, COLUMNS=SUPPRESSED_COLUMNS, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def spectral_weights(
+    features: Tensor, points: Tensor, members: Tensor, valid: Tensor, sigma: Tensor, rounds: int
+) -> Tensor:
+    """(B, K, kappa), of features (B, N, d) with rows of length 1, d a power of two from 16 on."""
+    B, K, kappa = members.shape
+    out = torch.empty(B, K, kappa, dtype=torch.float32, device=members.device)
+    _spectral[(B * K,)](
+        features.contiguous(), points, members.contiguous(), valid.contiguous().view(torch.uint8),
+        sigma, out, points.shape[-1], K, kappa, D=features.shape[-1],
+        SIZE=max(16, triton.next_power_of_2(kappa)), ROUNDS=rounds, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
 def suppressed(confidence: Tensor, points: Tensor, radius: float) -> Tensor:
     """(B, N) bool: whether a more confident correspondence has its source within the radius.
 
     confidence (B, N), -inf for padding; points (B, 6, N) of `attention.coordinates`."""
     B, N = confidence.shape
     out = torch.empty(B, N, dtype=torch.uint8, device=confidence.device)
-    _suppress[(triton.cdiv(N, SUPPRESSED_ROWS), B)](
+    _suppress[(B, triton.cdiv(N, SUPPRESSED_ROWS))](
         points, confidence.float().contiguous(), out, N, radius,
         ROWS=SUPPRESSED_ROWS, COLUMNS=SUPPRESSED_COLUMNS, num_warps=4,
     )  # fmt: skip
@@ -347,6 +442,6 @@ def refine(
     T, fixed = T.clone(), determined.to(torch.uint8)
     _refine[(B,)](
         points, mask.contiguous().view(torch.uint8), T, fixed, points.shape[-1], rounds, settled,
-        100 * torch.finfo(torch.float64).eps, BLOCK=BLOCK, num_warps=8,
+        THINNEST, BLOCK=BLOCK // 2, num_warps=8,
     )  # fmt: skip
     return T, fixed.view(torch.bool)

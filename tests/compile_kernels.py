@@ -1,0 +1,152 @@
+"""Compile every kernel for a GPU that need not be there, and print the shared memory of each.
+
+    python tests/compile_kernels.py 90        # the compute capability times ten
+
+Run by test_kernels.py in a process of its own, since kernels are interpreted in that of the tests.
+"""
+
+import json
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from vbreg.kernels import attention, ballots, layers, search
+
+F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"
+TILE = {"D": 128, "ROWS": attention.ROWS, "COLUMNS": attention.COLUMNS, "MASKED": True}
+WIDE = {"query": F16, "key": F16, "value": F16, "points": F32, "mask": U8, "log_sum": F32}
+NARROW = {"ROWS": search.SUPPRESSED_ROWS, "COLUMNS": search.SUPPRESSED_COLUMNS}
+SETS = {"points": F32, "members": I64, "weights": F32, "N": "i32", "K": "i32", "kappa": "i32"}
+GRADIENTS = {
+    **WIDE,
+    "grad_out": F16,
+    "inner": F32,
+    "grad_query": F32,
+    "grad_key": F32,
+    "grad_value": F32,
+    "N": "i32",
+    "scale": "fp32",
+}
+# Kernel, types of its arguments, constants, options: as the functions beside the kernels launch it.
+KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
+    (
+        attention._forward,
+        {**WIDE, "out": F32, "N": "i32", "scale": "fp32"},
+        {**TILE, "PRECISION": "tf32"},
+        {"num_warps": 4, "num_stages": 2},
+    ),
+    *(
+        (kernel, GRADIENTS, {**TILE, "PRECISION": "tf32"}, {"num_warps": 4, "num_stages": 2})
+        for kernel in (attention._backward_columns, attention._backward_rows)
+    ),
+    (
+        ballots._elect,
+        {
+            **dict.fromkeys(("N", "K", "VOTERS", "ballot", "part"), "i32"),
+            **dict.fromkeys(("cosine", "points", "sigma", "ranks"), F32),
+            "mask": U8,
+            "seeds": I64,
+            "members": I64,
+            "valid": U8,
+        },
+        {"SIZE": 8192, "HALVINGS": ballots.HALVINGS},
+        {"num_warps": 8},
+    ),
+    (
+        layers._normalise,
+        {
+            **dict.fromkeys(("x", "scale", "shift", "out"), F32),
+            "mask": U8,
+            "N": "i32",
+            "C": "i32",
+        },
+        {"MASKED": True, "ROWS": layers.ROWS, "CHANNELS": layers.CHANNELS},
+        {"num_warps": 8},
+    ),
+    (
+        layers._gate,
+        {
+            **dict.fromkeys(("from_input", "from_state", "state", "out"), F32),
+            "total": "i32",
+            "H": "i32",
+        },
+        {"BLOCK": layers.BLOCK},
+        {"num_warps": 4},
+    ),
+    (
+        search._fit,
+        {**SETS, "T": F32, "sound": U8, "tolerance": "fp32"},
+        {"SIZE": 64},
+        {"num_warps": 1},
+    ),
+    (
+        search._score,
+        {**dict.fromkeys(("points", "weights", "T", "scores"), F32), "N": "i32", "K": "i32"},
+        {"BLOCK": search.BLOCK},
+        {"num_warps": 4},
+    ),
+    (
+        search._refine,
+        {
+            "points": F64,
+            "T": F64,
+            "mask": U8,
+            "determined": U8,
+            "N": "i32",
+            "rounds": "i32",
+            "settled": "fp32",
+            "tolerance": "fp32",
+        },
+        {"BLOCK": search.BLOCK // 2},
+        {"num_warps": 8},
+    ),
+    (
+        search._suppress,
+        {"points": F32, "confidence": F32, "suppressed": U8, "N": "i32", "radius": "fp32"},
+        NARROW,
+        {"num_warps": 4},
+    ),
+    (
+        search._crowd,
+        {"points": F32, "mask": U8, "weights": F32, "N": "i32"},
+        NARROW,
+        {"num_warps": 4},
+    ),
+    (
+        search._spectral,
+        {**SETS, "features": F32, "valid": U8, "sigma": F32},
+        {"D": 128, "SIZE": 64, "ROUNDS": 10},
+        {"num_warps": 4},
+    ),
+]
+
+
+def shared_memory(capability: int) -> dict[str, int]:
+    """Bytes of each kernel by its name."""
+    found = {}
+    for kernel, types, constants, options in KERNELS:
+        names = kernel.arg_names
+        signature = {name: types.get(name, "constexpr") for name in names}
+        missing = [n for n in names if signature[n] == "constexpr" and n not in constants]
+        assert not missing, (kernel.__name__, missing)
+        source = ASTSource(
+            fn=kernel,
+            signature=signature,
+            constexprs={(names.index(name),): value for name, value in constants.items()},
+            attrs={
+                (names.index(name),): [["tt.divisibility", 16]]
+                for name in names
+                if signature[name].startswith("*") or name == "N"
+            },
+        )
+        target = GPUTarget("cuda", capability, 32)
+        compiled = triton.compile(source, target=target, options=options)
+        found[kernel.__name__] = int(compiled.metadata.shared)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(shared_memory(int(sys.argv[1]))))
