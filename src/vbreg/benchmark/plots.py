@@ -99,7 +99,7 @@ def recall_by(rows: Sequence[Row], field: str, bins: Sequence[float], text: str)
     axis.set_ylim(-3, 103)
     axis.set_xlabel(f"{text} (%), pairs in brackets")
     axis.set_ylabel("recall (%)")
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
 
@@ -108,12 +108,22 @@ def recall_against_time(summaries: Sequence[Summary]) -> Figure:
     figure, axis = new_figure(width=6.5, height=3.8)
     whole = [s for s in summaries if s.scene == "all"]
     devices = list(dict.fromkeys(s.device for s in whole))
+    slower = np.argsort(
+        np.argsort([s.seconds_median for s in whole])
+    )  # labels in turn above, below
     for k, s in enumerate(whole):
         point = 1e3 * s.seconds_median, 100 * s.recall.value
         ring = len(devices) > 1 and s.device == "cpu"
         fill = "white" if ring else _colour(k)
         axis.plot(*point, "o", color=_colour(k), markerfacecolor=fill, markersize=8)
-        axis.annotate(title_of(s.method), point, (7, 4), textcoords="offset points", fontsize=9)
+        axis.annotate(
+            title_of(s.method),
+            point,
+            (0, -16 if slower[k] % 2 else 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+        )
     axis.set_xscale("log")
     axis.margins(x=0.25, y=0.15)
     others = " and ".join(d for d in devices if d != "cpu")
