@@ -108,9 +108,7 @@ def recall_against_time(summaries: Sequence[Summary]) -> Figure:
     figure, axis = new_figure(width=6.5, height=3.8)
     whole = [s for s in summaries if s.scene == "all"]
     devices = list(dict.fromkeys(s.device for s in whole))
-    slower = np.argsort(
-        np.argsort([s.seconds_median for s in whole])
-    )  # labels in turn above, below
+    slower = np.argsort(np.argsort([s.seconds_median for s in whole]))
     for k, s in enumerate(whole):
         point = 1e3 * s.seconds_median, 100 * s.recall.value
         ring = len(devices) > 1 and s.device == "cpu"
@@ -119,7 +117,7 @@ def recall_against_time(summaries: Sequence[Summary]) -> Figure:
         axis.annotate(
             title_of(s.method),
             point,
-            (0, -16 if slower[k] % 2 else 8),
+            (0, -16 if slower[k] % 2 else 8),  # in turn below and above
             textcoords="offset points",
             ha="center",
             fontsize=9,
