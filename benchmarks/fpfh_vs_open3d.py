@@ -3,7 +3,8 @@
     python benchmarks/fpfh_vs_open3d.py --root DATA --pairs 20
 
 DATA (or the environment variable VBREG_DATA) holds the folder `3dmatch`. The pairs are spread
-evenly over its scenes. Times are the best of `--repeats` runs, both methods in turn.
+evenly over its scenes. Times are the best of `--repeats` runs, both methods in turn. With
+`--method sc2pcr` the matches of both go to that method, and recall is printed, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from vbreg.correspondences import label, match
 from vbreg.datasets.threedmatch import threedmatch
 from vbreg.descriptors import fpfh
 from vbreg.geometry import random_rotation
+from vbreg.methods import Problem, open_method
+from vbreg.metrics import pose_error
+from vbreg.types import Correspondences
 
 
 def ours(points: Tensor, voxel_size: float) -> Tensor:
@@ -61,6 +65,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--voxel-size", type=float, default=0.05)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--method", help="one of `vbreg methods`, for recall")
     parser.add_argument("--rotate", action="store_true", help="turn every cloud at random first")
     args = parser.parse_args()
     if args.root is None:
@@ -68,7 +73,8 @@ def main() -> None:
 
     methods = {"open3d": open3d_fpfh, "vbreg": ours}
     ratio: dict[str, list[float]] = {name: [] for name in methods}
-    seconds = dict.fromkeys(methods, 0.0)
+    seconds, right = dict.fromkeys(methods, 0.0), dict.fromkeys(methods, 0)
+    solve = open_method(args.method, "cpu") if args.method else None
     generator = torch.Generator().manual_seed(0)
     every = threedmatch(args.root / "3dmatch", args.benchmark)
     pairs = np.linspace(0, len(every) - 1, min(args.pairs, len(every))).astype(int)
@@ -91,6 +97,12 @@ def main() -> None:
             T = torch.from_numpy(pair.T_target_source)
             inlier = label(clouds[0][i], clouds[1][j], T, 2 * args.voxel_size)
             ratio[name].append(float(inlier.double().mean()))
+            if solve is not None:
+                ends = (
+                    cloud[rows].double().numpy() for cloud, rows in zip(clouds, (i, j), strict=True)
+                )
+                found = solve(Problem(Correspondences(*ends), 2 * args.voxel_size)).T_target_source
+                right[name] += bool(pose_error(torch.from_numpy(found), T).success(15.0, 0.30))
 
     print(f"{len(pairs)} pairs of {args.benchmark}, {torch.get_num_threads()} threads")
     print(f"{'method':8} {'inlier ratio %':>14} {'ms per cloud':>13} {'time / open3d':>14}")
@@ -98,6 +110,10 @@ def main() -> None:
         milliseconds = 500 * seconds[name] / len(pairs)
         relative = seconds[name] / seconds["open3d"]
         print(f"{name:8} {100 * np.mean(ratio[name]):14.2f} {milliseconds:13.1f} {relative:14.2f}")
+    if solve is not None:
+        for name, count in right.items():
+            share = f"{count}/{len(pairs)} = {100 * count / len(pairs):.1f} %"
+            print(f"recall of {args.method} on matches of {name}: {share}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The whole benchmark on a folder of small clouds: resumed, repeated, reported."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +148,41 @@ def test_several_processes_find_the_same(scans: Path, tmp_path: Path) -> None:
     other = Settings.of(str(scans), voxel_size=0.1)
     with pytest.raises(VBRegError, match="choose another --output"):
         predict(other, ["sm"], shared, limit=1, device="cpu", workers=2, quiet=True)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_killed_parent(scans: Path, tmp_path: Path) -> None:
+    arguments = ["benchmark", str(scans), "--methods", "sm", "--voxel-size", "0.08"]
+    arguments += ["--workers", "2", "-o", str(tmp_path), "--device", "cpu", "-q"]
+    parent = subprocess.Popen([sys.executable, "-m", "vbreg", *arguments])
+    deadline = time.monotonic() + 60
+    while not table_path(tmp_path, "sm").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = children(parent.pid)
+    assert len(workers) >= 2
+    parent.kill()
+    parent.wait()
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in workers)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        found += [int(stat.parent.name)] * (int(fields[1]) == pid)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_finished_table_may_come_from_another_machine(scans: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_kiss_matcher_registers_the_demo_scans(name: str) -> None:
 @pytest.mark.parametrize("name", parameters("kiss-matcher"))
 def test_kiss_matcher_asks_for_clouds(name: str) -> None:
     points = make_problem(10).source
-    with pytest.raises(VBRegError, match="finds its own matches: give the problem `clouds`"):
+    with pytest.raises(VBRegError, match="finds its own matches: give the problem `scans`"):
         opened(name)(posed(points, points))
 
 

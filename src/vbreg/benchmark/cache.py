@@ -31,10 +31,9 @@ class Table:
         self, path: Path, header: Mapping[str, Any], whole: Sequence[str] | None = None
     ) -> None:
         self.path = path
-        self.whole = whole
         self.rows: dict[str, dict[str, Any]] = {}
         if path.exists():
-            self._read(dict(header))
+            self._read(dict(header), whole)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_line(path, dict(header))
@@ -55,7 +54,7 @@ class Table:
         _write_line(self.path, row)
         self.rows[row["pair"]] = row
 
-    def _read(self, header: dict[str, Any]) -> None:
+    def _read(self, header: dict[str, Any], whole_of: Sequence[str] | None) -> None:
         whole, _, torn = self.path.read_bytes().rpartition(b"\n")
         if torn:
             os.truncate(self.path, len(whole) + 1 if whole else 0)
@@ -67,7 +66,7 @@ class Table:
         for number, line in enumerate(lines[1:], start=2):
             row = _parse(line, self.path, number)
             self.rows[row["pair"]] = row
-        complete = self.whole is not None and all(name in self.rows for name in self.whole)
+        complete = whole_of is not None and all(name in self.rows for name in whole_of)
         expected = json.loads(json.dumps(header))
         for key in sorted(set(found) | set(expected)):
             if found.get(key) == expected.get(key) or (complete and key == DEVICE):

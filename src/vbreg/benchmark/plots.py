@@ -65,7 +65,13 @@ def error_curves(rows: Sequence[Row]) -> Figure:
             errors = np.sort([scale * getattr(row, field) for row in group])
             share = 100 * np.arange(len(errors) + 1) / len(errors)
             axis.step(
-                [0.0, *errors], share, where="post", color=_colour(k), label=name, linewidth=1.6
+                [0.0, *errors],
+                share,
+                where="post",
+                color=_colour(k),
+                linestyle=_line(k),
+                label=name,
+                linewidth=1.6,
             )
         axis.set_xlim(0, most)
         axis.set_ylim(0, 101)
@@ -86,24 +92,41 @@ def recall_by(rows: Sequence[Row], field: str, bins: Sequence[float], text: str)
         full = [b for b in range(len(bins) - 1) if (place == b).sum() >= FEWEST]
         used = [f"{100 * bins[b]:g}-{100 * bins[b + 1]:g}\n({(place == b).sum()})" for b in full]
         recall = [100 * hits[place == b].mean() for b in full]
-        axis.plot(range(len(full)), recall, marker="o", color=_colour(k), label=name)
+        axis.plot(
+            range(len(full)), recall, marker="o", color=_colour(k), linestyle=_line(k), label=name
+        )
     axis.set_xticks(range(len(used)), used, fontsize=8)
     axis.set_ylim(-3, 103)
     axis.set_xlabel(f"{text} (%), pairs in brackets")
     axis.set_ylabel("recall (%)")
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, handlelength=3.5)
     return figure
 
 
 def recall_against_time(summaries: Sequence[Summary]) -> Figure:
+    """Where methods ran on a CPU and on a GPU, those of the CPU are rings."""
     figure, axis = new_figure(width=6.5, height=3.8)
-    for k, s in enumerate(s for s in summaries if s.scene == "all"):
+    whole = [s for s in summaries if s.scene == "all"]
+    devices = list(dict.fromkeys(s.device for s in whole))
+    slower = np.argsort(np.argsort([s.seconds_median for s in whole]))
+    for k, s in enumerate(whole):
         point = 1e3 * s.seconds_median, 100 * s.recall.value
-        axis.plot(*point, "o", color=_colour(k), markersize=8)
-        axis.annotate(title_of(s.method), point, (7, 4), textcoords="offset points", fontsize=9)
+        ring = len(devices) > 1 and s.device == "cpu"
+        fill = "white" if ring else _colour(k)
+        axis.plot(*point, "o", color=_colour(k), markerfacecolor=fill, markersize=8)
+        axis.annotate(
+            title_of(s.method),
+            point,
+            (0, -16 if slower[k] % 2 else 8),  # in turn below and above
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+        )
     axis.set_xscale("log")
     axis.margins(x=0.25, y=0.15)
-    axis.set_xlabel("median time a pair (ms)")
+    others = " and ".join(d for d in devices if d != "cpu")
+    note = f"; rings: CPU, discs: {others}" if len(devices) > 1 else ""
+    axis.set_xlabel(f"median time a pair (ms){note}")
     axis.set_ylabel("recall (%)")
     return figure
 
@@ -142,3 +165,8 @@ def inlined(path: Path) -> str:
 
 def _colour(k: int) -> str:
     return COLOURS[k % len(COLOURS)]
+
+
+def _line(k: int) -> str:
+    """Solid, and dashed where colours come again."""
+    return "-" if k < len(COLOURS) else "--"

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,16 @@ class _Process:
 
 def _start(job: Job, lock: AbstractContextManager[Any], workers: int) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    Thread(target=_end_with_parent, daemon=True).start()
     _Process.job, _Process.lock = job, lock
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for more to do for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _solve(name: str) -> Successes:

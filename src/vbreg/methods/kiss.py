@@ -12,6 +12,8 @@ from vbreg.errors import VBRegError
 from vbreg.methods.common import Answer, LocalMethod, Task, pose
 from vbreg.methods.interface import Method
 
+FAR = 1e5  # inlier thresholds: there float32 has a hundredth of one left
+
 
 def solve(task: Task) -> Answer:
     import kiss_matcher
@@ -22,14 +24,18 @@ def solve(task: Task) -> Answer:
             "method 'kiss-matcher' finds its own matches: give the problem `scans`, the points of "
             "both as they were measured, or at least `clouds`"
         )
-    unit = task.problem.inlier_threshold
+    # It turns normals towards the origin, so that the sensor had better be there: clouds stay where
+    # they are unless float32 could not hold them. Its bounds on noise are in metres.
+    unit, origins = task.problem.inlier_threshold, [o[0] for o in task.matches.origins]
+    far = any(np.abs(scan).max() > FAR * unit for scan in scans)
+    shifts = origins if far else [np.zeros(3)] * 2
     source, target = (
-        (cloud - origin).astype(np.float32)  # its bounds on noise are in metres, so no other unit
-        for cloud, origin in zip(scans, task.matches.origins, strict=True)
+        (scan - shift).astype(np.float32) for scan, shift in zip(scans, shifts, strict=True)
     )
     matcher = kiss_matcher.KISSMatcher(kiss_matcher.KISSMatcherConfig(voxel_size=unit / 2))
     found = matcher.estimate(source, target)
     R, t = np.asarray(found.rotation), np.asarray(found.translation).reshape(3)
+    t = t + R @ (origins[0] - shifts[0]) - (origins[1] - shifts[1])  # between the middles of both
     return Answer(pose(R, t / unit, found=bool(found.valid)))
 
 
