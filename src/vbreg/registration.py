@@ -316,6 +316,11 @@ def choose_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or 'cpu'."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 def _choose_voxel_size(
     voxel_size: float | None, preset: str | None, source: LocalCloud, target: LocalCloud
 ) -> float:

@@ -25,7 +25,7 @@ from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, open_method
 from vbreg.metrics import pose_error
-from vbreg.registration import choose_device
+from vbreg.registration import choose_device, device_name
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
@@ -144,10 +144,6 @@ def identity(name: str, method: Method, device: torch.device) -> dict[str, Any]:
     entry = METHODS.get(name.partition(":")[0])
     here = "cpu" if entry is not None and entry.device == "cpu" else device_name(device)
     return {"method": name, "weights": getattr(method, "fingerprint", None), "device": here}
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 class _Worker:

@@ -124,10 +124,6 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     columns = [
         Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
         Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
-        *(
-            Column(f"3DLoMatch, FPFH, {n}", Settings.of("3dlomatch", points=n), indoor)
-            for n in POINTS[2:]
-        ),
     ]
     networks = ablations(weights) if weights else {}
     title = "Table 3: ablations of the search, on the shipped weights"

@@ -24,8 +24,9 @@ def solve(task: Task) -> Answer:
             "method 'kiss-matcher' finds its own matches: give the problem `scans`, the points of "
             "both as they were measured, or at least `clouds`"
         )
-    # It turns normals towards the origin, so that the sensor had better be there: clouds stay where
-    # they are unless float32 could not hold them. Its bounds on noise are in metres.
+    # It finds far fewer poses when clouds are moved to their middle, as if it took the origin for
+    # the sensor: they stay where they are unless float32 could not hold them. Its bounds on noise
+    # are in metres.
     unit, origins = task.problem.inlier_threshold, [o[0] for o in task.matches.origins]
     far = any(np.abs(scan).max() > FAR * unit for scan in scans)
     shifts = origins if far else [np.zeros(3)] * 2

@@ -16,6 +16,7 @@ from vbreg.datasets.matches import MatchSet
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.pretrained import read_header, save_network
+from vbreg.registration import device_name
 from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.checkpoint import State
@@ -179,7 +180,7 @@ class Run:
             "minutes": round(state.seconds / 60, 2),
             "step_minutes": round(state.step_seconds / 60, 2),
             "match_sets": len(self.sampler),
-            "device": _device_name(self.workers.device),
+            "device": device_name(self.workers.device),
             "workers": self.workers.count,
             "config": to_dict(self.config),
         }
@@ -222,7 +223,3 @@ def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:
 def _seed(run: int, step: int, micro_batch: int) -> int:
     """A seed of its own for every micro-batch of every step."""
     return int(np.random.SeedSequence([run, step, micro_batch]).generate_state(1, np.uint64)[0])
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
