@@ -20,6 +20,11 @@ TILE = {"D": 128, "ROWS": attention.ROWS, "COLUMNS": attention.COLUMNS, "MASKED"
 WIDE = {"query": F16, "key": F16, "value": F16, "points": F32, "mask": U8, "log_sum": F32}
 NARROW = {"ROWS": search.SUPPRESSED_ROWS, "COLUMNS": search.SUPPRESSED_COLUMNS}
 SETS = {"points": F32, "members": I64, "weights": F32, "N": "i32", "K": "i32", "kappa": "i32"}
+PRODUCT = {
+    **{"ROWS": layers.ROWS, "COLUMNS": layers.COLUMNS, "STEP": layers.STEP},
+    "PRECISION": "tf32x3",
+}
+ROWS_OF_BRANCHES = {"M": "i32", "shift": "i32"}
 GRADIENTS = {
     **WIDE,
     "grad_out": F16,
@@ -34,9 +39,15 @@ GRADIENTS = {
 KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
     (
         attention._forward,
-        {**WIDE, "out": F32, "N": "i32", "scale": "fp32"},
+        {**WIDE, "out": F32, "N": "i32", "scale": "fp32", "span": "i32"},
         {**TILE, "PRECISION": "tf32"},
         {"num_warps": 4, "num_stages": 2},
+    ),
+    (
+        attention._join,
+        {**dict.fromkeys(("parts", "logs", "out", "log_sum"), F32), "rows_in_all": "i32"},
+        {"PARTS": 4, "D": 128, "ROWS": 8},
+        {"num_warps": 4},
     ),
     *(
         (kernel, GRADIENTS, {**TILE, "PRECISION": "tf32"}, {"num_warps": 4, "num_stages": 2})
@@ -56,24 +67,36 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {"num_warps": 8},
     ),
     (
-        layers._normalise,
-        {
-            **dict.fromkeys(("x", "scale", "shift", "out"), F32),
-            "mask": U8,
-            "N": "i32",
-            "C": "i32",
-        },
-        {"MASKED": True, "ROWS": layers.ROWS, "CHANNELS": layers.CHANNELS},
-        {"num_warps": 8},
+        layers._affine,
+        {"first": F16, "second": F32, "weight": F16, "bias": F32, "out": F16, **ROWS_OF_BRANCHES},
+        {"FIRST": 128, "SECOND": 128, "OUT": 256, "RELU": True, **PRODUCT},
+        {"num_warps": 8, "num_stages": 2},
     ),
     (
         layers._gate,
         {
-            **dict.fromkeys(("from_input", "from_state", "state", "out"), F32),
-            "total": "i32",
-            "H": "i32",
+            **dict.fromkeys(("x", "low", "w_input", "w_state", "out_low"), F16),
+            **dict.fromkeys(("state", "b_input", "b_state", "out"), F32),
+            "M": "i32",
         },
-        {"BLOCK": layers.BLOCK},
+        {"X": 256, "H": 256, **PRODUCT},
+        {"num_warps": 8, "num_stages": 2},
+    ),
+    (
+        layers._normed,
+        {
+            **dict.fromkeys(("x", "parts", "scale", "shift", "weight", "bias", "residual"), F32),
+            **dict.fromkeys(("out", "counted"), F32),
+            "mask": U8,
+            "N": "i32",
+            "T": "i32",
+        },
+        {
+            **{"C": 128, "WIDTH": 128, "OUT": 128},
+            **dict.fromkeys(("NORMED", "COUNTED", "RESIDUAL", "MASKED"), True),
+            **{"ROWS": layers.NORMED_ROWS, "COLUMNS": layers.NORMED_COLUMNS},
+            **{"TILES": layers.TILES, "PRECISION": "tf32x3"},
+        },
         {"num_warps": 4},
     ),
     (

@@ -83,6 +83,8 @@ def spatial_attention(
         raise ValueError(
             f"attention form {form!r}: expected auto, dense, fused, kernel, chunked or sparse"
         )
+    if kernels.usable(source.device) and source.dtype == torch.float32:
+        return _kernel(source, target, mask)
     if source.device.type == "cpu" and torch.backends.mkl.is_available():
         N = source.shape[1]
         if _density(source, target) < DENSE_FROM:
@@ -91,8 +93,6 @@ def spatial_attention(
                 return attend
         whole = 4 * len(source) * N * N <= KEPT_BYTES
         return (_kept if whole else _chunked)(source, target, mask)
-    if kernels.usable(source.device) and source.dtype == torch.float32:
-        return _kernel(source, target, mask)
     B, N, _ = source.shape
     if 4 * B * N * N <= MAP_BYTES:  # a GPU would rather read beta again than compute it again
         return _dense(source, target, mask, _attend)
@@ -132,7 +132,7 @@ def _kernel(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not attention.supports(query.shape[-1]):
-            return plain(query, key, value)
+            return plain(query.float(), key.float(), value.float())
         return attention.attend(query, key, value, points, mask)
 
     return attend

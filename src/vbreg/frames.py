@@ -80,18 +80,22 @@ class MatchProblem:
     ) -> MatchProblem:
         valid = np.atleast_2d(valid)
         local, origins = [], []
+        gaps = np.flatnonzero(~valid.reshape(-1))
         for points in (source, target):
-            points = np.where(valid[..., None], points if points.ndim == 3 else points[None], 0.0)
+            points = np.array(points if points.ndim == 3 else points[None], order="C")
+            points.reshape(-1, 3)[gaps] = 0.0
             origin = points.sum(1) / valid.sum(1)[:, None]
             origins.append(origin)
-            shifted = (points - origin[:, None]) * valid[..., None]
-            scaled = shifted / unit
-            if np.abs(scaled).max() > WIDEST:
+            points -= origin[:, None]
+            points /= unit
+            points.reshape(-1, 3)[gaps] = 0.0
+            widest = max(points.max(), -points.min())
+            if widest > WIDEST:
                 raise VBRegError(
-                    f"matches lie up to {np.abs(shifted).max():.3g} from their middle, with an "
+                    f"matches lie up to {widest * unit:.3g} from their middle, with an "
                     f"inlier threshold of {unit:.3g}: check that both are in the same unit"
                 )
-            local.append(torch.from_numpy(scaled))
+            local.append(torch.from_numpy(points))
         described = None if descriptors is None else _batched(descriptors)
         matches = Matches(local[0], local[1], torch.from_numpy(valid), described)
         return MatchProblem(matches, (origins[0], origins[1]), unit)

@@ -104,13 +104,6 @@ class ContextNorm(nn.Module):
         mean, variance = masked_moments(y, mask)
         return ((y - mean) * (variance + 1e-5).rsqrt() * self.scale + self.shift).to(x.dtype)
 
-    def then_relu(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        if x.dtype == torch.float32 and _by_kernels(x):
-            from vbreg.kernels import layers
-
-            return layers.normalised_relu(x, mask, self.scale, self.shift)
-        return F.relu(self(x, mask))
-
 
 def _by_kernels(x: Tensor) -> bool:
     return kernels.usable(x.device) and not torch.is_grad_enabled()
@@ -136,11 +129,21 @@ class NormedMLP(nn.Module):
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(ContextNorm(b) for b in widths[1:-1])
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None, residual: Tensor | None = None
+    ) -> Tensor:
+        """Added to the residual, if there is one."""
+        if x.dtype == torch.float32 and _by_kernels(x):
+            from vbreg.kernels import layers
+
+            linears = [(linear.weight, linear.bias) for linear in self.linears]
+            if layers.supports(*(width for weight, _ in linears for width in weight.shape)):
+                norms = [(norm.scale, norm.shift) for norm in self.norms]
+                return layers.normed_mlp(x, mask, linears, norms, residual)
         for linear, norm in zip(self.linears, self.norms, strict=False):
-            assert isinstance(norm, ContextNorm)
-            x = norm.then_relu(linear(x), mask)
-        return self.linears[-1](x)
+            x = F.relu(norm(linear(x), mask))
+        x = self.linears[-1](x)
+        return x if residual is None else residual + x
 
 
 class GaussianHead(nn.Sequential):
@@ -205,55 +208,56 @@ def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
     return new + (keep_x + keep_h).sigmoid() * (h - new)
 
 
-class Affine(NamedTuple):
-    """The same layer of all three branches."""
+class TogetherState(NamedTuple):
+    """`BranchState` of all branches; z and `low` in the precision of the products."""
 
-    weight: Tensor  # (3, width in, width out)
-    bias: Tensor  # (3, 1, width out)
-
-    @staticmethod
-    def of(layers: Sequence[tuple[Tensor, Tensor]]) -> Affine:
-        """Of weights (out, in) and biases (out,) as `nn.Linear` has them."""
-        weights, biases = zip(*layers, strict=True)
-        weight = torch.stack(weights).transpose(1, 2).contiguous()
-        return Affine(weight, torch.stack(biases).unsqueeze(1))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(3, M, width in) -> (3, M, width out)."""
-        return torch.baddbmm(self.bias, x, self.weight)
+    z: Tensor  # (3, M, latent_width)
+    h: Tensor  # (3, M, hidden_width) float32
+    low: Tensor  # h once more
 
 
 class BranchesTogether:
-    """The three branches at inference, when z is the prior's mean: one product for all of them
-    where each had its own. Computes what `LatentBranch` does."""
+    """The three branches at inference, when z is the prior's mean, by kernels: all of them at once,
+    and each layer in one pass. Computes what `LatentBranch` does."""
 
-    def __init__(self, network: VariationalNonLocalNetwork) -> None:
+    def __init__(self, network: VariationalNonLocalNetwork, kind: torch.dtype) -> None:
+        from vbreg.kernels.layers import Affine
+
+        self.config, self.kind = network.config, kind
         branches = [network.branches[name] for name in BRANCHES]
         z = network.config.latent_width
 
-        def layer(pick: Callable[[Any], tuple[Tensor, Tensor]]) -> Affine:
-            return Affine.of([pick(branch) for branch in branches])
+        def layer(pick: Callable[[Any], tuple[Tensor, Tensor]], each: Sequence[Any]) -> Affine:
+            weights, biases = zip(*map(pick, each), strict=True)  # (out, in), (out,)
+            weight = torch.stack(weights).transpose(1, 2).to(kind).contiguous()
+            return Affine(weight, torch.stack(biases).float())
 
-        self.embed = layer(lambda b: (b.embed.weight, b.embed.bias))
-        self.from_input = layer(lambda b: (b.history.weight_ih, b.history.bias_ih))
-        self.from_state = layer(lambda b: (b.history.weight_hh, b.history.bias_hh))
-        self.prior = layer(lambda b: (b.prior[0].weight, b.prior[0].bias))
-        self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]))
-        self.merge = layer(lambda b: (b.merge.weight, b.merge.bias))
+        self.embed = layer(lambda b: (b.embed.weight, b.embed.bias), branches)
+        self.of_input = layer(lambda b: (b.history.weight_ih, b.history.bias_ih), branches)
+        self.of_state = layer(lambda b: (b.history.weight_hh, b.history.bias_hh), branches)
+        self.prior = layer(lambda b: (b.prior[0].weight, b.prior[0].bias), branches)
+        self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]), branches)
+        self.merge = layer(lambda b: (b.merge.weight, b.merge.bias), branches)
         self.project = [
-            Affine.of([(step.project[name].weight, step.project[name].bias) for name in BRANCHES])  # type: ignore[union-attr,index]
+            layer(lambda p: (p.weight, p.bias), [step.project[name] for name in BRANCHES])  # type: ignore[union-attr,index]
             for step in network.steps
         ]
 
-    def __call__(self, state: BranchState, features: Tensor) -> tuple[BranchState, Tensor]:
-        """z, h (3, M, width) and features (M, d) -> the next z, h and merged (3, M, d)."""
-        from vbreg.kernels import layers
+    def start(self, features: Tensor) -> TogetherState:
+        M, z, h = len(features), self.config.latent_width, self.config.hidden_width
+        low = features.new_zeros(3, M, h, dtype=self.kind)
+        return TogetherState(
+            features.new_zeros(3, M, z, dtype=self.kind), features.new_zeros(3, M, h), low
+        )
 
-        seen = torch.cat([state.z, features.expand(3, -1, -1)], dim=-1)
-        x = self.embed(seen).relu_()
-        h = layers.gated(self.from_input(x), self.from_state(state.h), state.h)  # Eq. 3
-        z = self.mean(self.prior(h).relu_())
-        return BranchState(z, h), self.merge(torch.cat([z, h], dim=-1)).relu_()  # Eq. 4
+    def __call__(self, state: TogetherState, features: Tensor) -> tuple[TogetherState, Tensor]:
+        """The next state, and merged (3, M, d), from features (M, d)."""
+        from vbreg.kernels.layers import gated
+
+        x = self.embed(state.z, features, relu=True)
+        h, low = gated(x, state.h, state.low, self.of_input, self.of_state)  # Eq. 3
+        z = self.mean(self.prior(low, relu=True))
+        return TogetherState(z, h, low), self.merge(z, low, relu=True)  # Eq. 4
 
 
 class NonLocalStep(nn.Module):
@@ -281,7 +285,8 @@ class VariationalNonLocalNetwork(nn.Module):
             nn.Linear(config.width, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
         )
         self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
-        self._together: tuple[tuple[int, int], BranchesTogether] | None = None
+        self._weights: list[nn.Parameter] = []
+        self._together: tuple[tuple[int, int, torch.dtype], BranchesTogether] | None = None
 
     def forward(
         self,
@@ -323,7 +328,7 @@ class VariationalNonLocalNetwork(nn.Module):
             query, key, value = (
                 iteration.project[b](end) for b, end in zip(BRANCHES, ends, strict=True)
             )
-            features = features + iteration.message(attend(query, key, value), mask)  # Eq. 1
+            features = iteration.message(attend(query, key, value), mask, features)  # Eq. 1
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
             all_steps.extend([steps] if labels is not None else [])
@@ -343,14 +348,13 @@ class VariationalNonLocalNetwork(nn.Module):
         """The iterations with all branches at once, for a GPU and without gradients."""
         together = self.together()
         B, N, _ = features.shape
-        widths = self.config.latent_width, self.config.hidden_width
-        state = BranchState(*(features.new_zeros(3, B * N, width) for width in widths))
+        state = together.start(features.flatten(0, 1))
         all_features, all_attention = [], []
         for iteration, project in zip(self.steps, together.project, strict=True):
             assert isinstance(iteration, NonLocalStep)
             state, merged = together(state, features.flatten(0, 1))
             query, key, value = project(merged).unflatten(1, (B, N)).unbind(0)
-            features = features + iteration.message(attend(query, key, value), mask)
+            features = iteration.message(attend(query, key, value), mask, features)
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
         logits = self.classify(features).squeeze(-1)
@@ -358,13 +362,17 @@ class VariationalNonLocalNetwork(nn.Module):
 
     def together(self) -> BranchesTogether:
         """The branches' weights side by side, made anew when weights have changed."""
-        if self._together is None or self._together[0] != self.state():
-            self._together = self.state(), BranchesTogether(self)
+        kind = torch.float16 if kernels.rounding() else torch.float32
+        now = *self.state(), kind
+        if self._together is None or self._together[0] != now:
+            self._together = now, BranchesTogether(self, kind)
         return self._together[1]
 
     def state(self) -> tuple[int, int]:
         """Changes when weights are moved or written to."""
-        return self.sigma.data_ptr(), sum(p._version for p in self.parameters())
+        if not self._weights or self._weights[-1] is not self.sigma:  # walking through all modules takes a while
+            self._weights = [p for p in self.parameters() if p is not self.sigma] + [self.sigma]
+        return self.sigma.data_ptr(), sum(p._version for p in self._weights)
 
     def _initial_state(self, features: Tensor) -> BranchState:
         """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""

@@ -208,7 +208,9 @@ class VBReg:
         problems = list(problem.parts(max(1, most // len(problem))))
         with torch.inference_mode(), torch.cuda.device_of(self.network.sigma):
             parts = self._solve_all(problems, seed, clock)
-        solution = Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        solution = parts[0]
+        if len(parts) > 1:
+            solution = Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
         one = slice(None) if source.ndim == 3 else 0
         return Registration(
             T_target_source=problem.to_global(solution.T)[one],

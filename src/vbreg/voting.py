@@ -183,7 +183,8 @@ def _vote_by_kernel(
     for rows in row_chunks(K, N, batch=B * L):
         seed = seeds.indices[:, rows]
         index = seed.unsqueeze(-1).expand(L, -1, -1, unit.shape[-1])
-        cosine = unit.gather(2, index) @ unit.transpose(-1, -2)  # (L, B, k, N)
+        with kernels.tensor_cores(source.device):
+            cosine = unit.gather(2, index) @ unit.transpose(-1, -2)  # (L, B, k, N)
         found.append(
             ballots.elect(cosine, points, mask, seed, sigma, ranks, min(config.set_size, N))
         )

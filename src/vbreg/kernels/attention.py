@@ -19,6 +19,8 @@ from vbreg import kernels
 
 LOG2_E = math.log2(math.e)
 ROWS, COLUMNS = 64, 64  # of a tile
+WARPS, STAGES = 4, 2  # of a program
+MOST_PARTS = 8  # that the columns of a row are looked at in
 WIDEST = 128  # channels whose tiles fit into the memory of a multiprocessor
 
 
@@ -63,15 +65,17 @@ def _real(mask, columns, N, MASKED: tl.constexpr):
 
 @triton.jit
 def _forward(
-    query, key, value, points, mask, out, log_sum, N, scale,
+    query, key, value, points, mask, out, log_sum, N, scale, span,
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     problem = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(2)
     query += problem * N * D
     key += problem * N * D
     value += problem * N * D
-    out += problem * N * D
+    shift = part.to(tl.int64) * tl.num_programs(0) + problem
+    out += shift * N * D
     points += problem * N * 6
     mask += problem * N
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -79,7 +83,7 @@ def _forward(
     highest = tl.full([ROWS], -1.0e30, dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
     sums = tl.zeros([ROWS, D], dtype=tl.float32)
-    for start in range(0, N, COLUMNS):
+    for start in range(part * span, tl.minimum(N, (part + 1) * span), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         k = _tile(key, columns, N, D)
         v = _tile(value, columns, N, D)
@@ -96,8 +100,32 @@ def _forward(
     d = tl.arange(0, D)
     inside = rows < N
     where = out + rows[:, None] * D + d[None, :]
+    mean = sums / tl.where(total > 0.0, total, 1.0)[:, None]  # no column of a part may be real
+    tl.store(where, mean.to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(log_sum + shift * N + rows, highest + tl.log2(total), mask=inside)
+
+
+@triton.jit
+def _join(
+    parts, logs, out, log_sum, rows_in_all, PARTS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
+):
+    """Rows over all columns from rows over parts of them."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < rows_in_all
+    highest = tl.full([ROWS], -float("inf"), dtype=tl.float32)
+    for part in tl.static_range(PARTS):
+        log = tl.load(logs + part * rows_in_all + rows, mask=inside, other=0.0)
+        highest = tl.maximum(highest, log)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    sums = tl.zeros([ROWS, D], dtype=tl.float32)
+    for part in tl.static_range(PARTS):
+        w = tl.exp2(tl.load(logs + part * rows_in_all + rows, mask=inside, other=0.0) - highest)
+        total += w
+        sums += _tile(parts + part * rows_in_all * D, rows, rows_in_all, D) * w[:, None]
+    d = tl.arange(0, D)
+    where = out + rows[:, None] * D + d[None, :]
     tl.store(where, (sums / total[:, None]).to(out.dtype.element_ty), mask=inside[:, None])
-    tl.store(log_sum + problem * N + rows, highest + tl.log2(total), mask=inside)
+    tl.store(log_sum + rows, highest + tl.log2(total), mask=inside)
 
 
 @triton.jit
@@ -184,12 +212,11 @@ class _Attention(torch.autograd.Function):
         context: Any, query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
     ) -> Tensor:
         kind = value.dtype
-        if kernels.rounding() and kind == torch.float32:  # as many bits as TF32, at twice the pace
+        if kernels.rounding() and kind in (torch.float32, torch.float16):
+            kind = torch.float32  # half has as many bits as TF32, at twice the pace
             query, key, value = (x.half() for x in (query, key, value))
         query, key, value = (x.contiguous() for x in (query, key, value))
-        out = torch.empty_like(value, dtype=kind)
-        log_sum = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
-        _launch(_forward, ROWS, query, key, value, points, mask, (out, log_sum))
+        out, log_sum = _forward_in_parts(query, key, value, points, mask, kind)
         context.save_for_backward(query, key, value, points, mask, out, log_sum)
         return out
 
@@ -208,6 +235,41 @@ class _Attention(torch.autograd.Function):
         return grad_query, grad_key, grad_value, None, None
 
 
+def _forward_in_parts(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    points: Tensor,
+    mask: Tensor | None,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Attention and the rows' sums; columns in as many parts as keep the whole GPU busy."""
+    B, N, D = value.shape
+    tiles = triton.cdiv(N, COLUMNS)
+    span = triton.cdiv(tiles, parts_of(B * triton.cdiv(N, ROWS), tiles, value.device)) * COLUMNS
+    P = triton.cdiv(N, span)
+    outs = value.new_empty(P, B, N, D, dtype=kind if P == 1 else torch.float32)
+    logs = value.new_empty(P, B, N, dtype=torch.float32)
+    _launch(_forward, ROWS, query, key, value, points, mask, (outs, logs), (span,), P)
+    if P == 1:
+        return outs[0], logs[0]
+    out, log_sum = outs.new_empty(B, N, D, dtype=kind), torch.empty_like(logs[0])
+    rows = 8  # of a program
+    _join[(triton.cdiv(B * N, rows),)](
+        outs, logs, out, log_sum, B * N, PARTS=P, D=D, ROWS=rows, num_warps=4
+    )
+    return out, log_sum
+
+
+def parts_of(programs: int, tiles: int, device: torch.device) -> int:
+    """In how many parts columns are looked at, so that programs of one part each are at least
+    two for every multiprocessor, unless there are too few columns."""
+    if device.type != "cuda":
+        return min(2, tiles)  # as interpreted by tests
+    wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, min(MOST_PARTS, tiles, round(wanted / programs)))
+
+
 def _launch(
     kernel: Any,
     tile: int,
@@ -217,12 +279,14 @@ def _launch(
     points: Tensor,
     mask: Tensor | None,
     rest: tuple[Tensor, ...],
+    sizes: tuple[int, ...] = (),
+    parts: int = 1,
 ) -> None:
     B, N, D = query.shape
-    kernel[(B, triton.cdiv(N, tile))](
+    kernel[(B, triton.cdiv(N, tile), parts)](
         query, key, value, points, points if mask is None else mask, *rest, N,
-        LOG2_E / math.sqrt(D), D=D, ROWS=ROWS, COLUMNS=COLUMNS, MASKED=mask is not None,
-        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=4, num_stages=2,
+        LOG2_E / math.sqrt(D), *sizes, D=D, ROWS=ROWS, COLUMNS=COLUMNS, MASKED=mask is not None,
+        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 

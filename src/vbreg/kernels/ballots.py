@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+WARPS = 8  # of a program, at most
 HALVINGS = 32  # of the interval from 0 to the highest score: to the last bit
 
 
@@ -106,6 +107,6 @@ def elect(
     _elect[(B * K,)](
         cosine, points, mask.contiguous().view(torch.uint8), seeds.contiguous(),
         sigma.float(), ranks, members, valid, N, K, L, set_size - 1, B * K * N,
-        SIZE=size, HALVINGS=HALVINGS, num_warps=max(1, min(8, size // 256)),
+        SIZE=size, HALVINGS=HALVINGS, num_warps=max(1, min(WARPS, size // 256)),
     )  # fmt: skip
     return members, valid.view(torch.bool)
