@@ -1,9 +1,11 @@
-"""Pairs a second and memory of a training step, eager and compiled, on made-up matches.
+"""Pairs a second and memory of a training step, eager, compiled and with kernels, on made-up
+matches.
 
     python benchmarks/training_speed.py                      (the GPU if there is one)
-    python benchmarks/training_speed.py --sizes 256 1024 --steps 20
+    python benchmarks/training_speed.py --sizes 256 1024 --steps 20 --forms compiled kernels
+    python benchmarks/training_speed.py --sizes 1024 --correspondences 98304       (batch 96)
 
-The ratio in the last column is to the eager step of the same size in the same run.
+The ratio in the last column is to the first form of the same size in the same run.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from vbreg import kernels
 from vbreg.datasets.matches import MatchSet
 from vbreg.network import NetworkConfig
 from vbreg.registration import choose_device
@@ -22,6 +25,8 @@ from vbreg.training.batches import MatchSampler
 from vbreg.training.config import DataConfig, TrainConfig
 from vbreg.training.loop import Run
 from vbreg.training.workers import Workers
+
+FORMS = ("eager", "compiled", "kernels")  # the last is compiled, too
 
 
 def made_up(count: int, matches: int, generator: np.random.Generator) -> list[MatchSet]:
@@ -47,6 +52,9 @@ class Measured:
 def measure(
     config: TrainConfig, sampler: MatchSampler, device: torch.device, steps: int
 ) -> Measured:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     run = Run(config, Workers(0, 1, device), sampler)
     began = time.perf_counter()
     for _ in range(3):
@@ -76,28 +84,29 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--correspondences", type=int, default=40960)
     parser.add_argument("--plain", action="store_true", help="the network without latent branches")
-    parser.add_argument("--compiled-only", action="store_true")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     device = choose_device(arguments.device)
     sets = made_up(16, max(arguments.sizes), np.random.default_rng(0))
-    eager: dict[int, float] = {}
-    for compiled in (True,) if arguments.compiled_only else (False, True):
+    first: dict[int, float] = {}
+    for form in arguments.forms:
         for size in arguments.sizes:
             data = DataConfig(sizes=(size,), correspondences=arguments.correspondences)
             config = TrainConfig(
-                compile=compiled,
+                compile=form != "eager",
                 data=data,
                 network=NetworkConfig(variational=not arguments.plain),
                 precision="bf16" if device.type == "cuda" else "fp32",
             )
-            found = measure(config, MatchSampler([sets], data, device), device, arguments.steps)
+            with kernels.switched(form == "kernels"):
+                found = measure(config, MatchSampler([sets], data, device), device, arguments.steps)
             pairs = arguments.correspondences // size
             print(
-                f"{size:6} {'compiled' if compiled else 'eager':>9} "
+                f"{size:6} {form:>9} "
                 f"{1e3 * found.seconds:8.1f} ms {pairs / found.seconds:8.0f} pairs/s "
                 f"{found.memory:7.1f} GiB {found.start:7.1f} s to start "
-                f"{eager.setdefault(size, found.seconds) / found.seconds:5.2f}x",
+                f"{first.setdefault(size, found.seconds) / found.seconds:5.2f}x",
                 flush=True,
             )
 

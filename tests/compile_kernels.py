@@ -17,6 +17,7 @@ from vbreg.kernels import attention, ballots, layers, search
 
 F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"
 TILE = {"D": 128, "ROWS": attention.ROWS, "COLUMNS": attention.COLUMNS, "MASKED": True}
+BACK = {**TILE, "ROWS": attention.BACK_ROWS, "COLUMNS": attention.BACK_COLUMNS}
 WIDE = {"query": F16, "key": F16, "value": F16, "points": F32, "mask": U8, "log_sum": F32}
 NARROW = {"ROWS": search.SUPPRESSED_ROWS, "COLUMNS": search.SUPPRESSED_COLUMNS}
 SETS = {"points": F32, "members": I64, "weights": F32, "N": "i32", "K": "i32", "kappa": "i32"}
@@ -41,7 +42,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         attention._forward,
         {**WIDE, "out": F32, "N": "i32", "scale": "fp32", "span": "i32"},
         {**TILE, "PRECISION": "tf32"},
-        {"num_warps": 4, "num_stages": 2},
+        {"num_warps": attention.WARPS, "num_stages": attention.STAGES},
     ),
     (
         attention._join,
@@ -50,7 +51,12 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {"num_warps": 4},
     ),
     *(
-        (kernel, GRADIENTS, {**TILE, "PRECISION": "tf32"}, {"num_warps": 4, "num_stages": 2})
+        (
+            kernel,
+            GRADIENTS,
+            {**BACK, "PRECISION": "tf32"},
+            {"num_warps": attention.WARPS, "num_stages": attention.BACK_STAGES},
+        )
         for kernel in (attention._backward_columns, attention._backward_rows)
     ),
     (
@@ -70,7 +76,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         layers._affine,
         {"first": F16, "second": F32, "weight": F16, "bias": F32, "out": F16, **ROWS_OF_BRANCHES},
         {"FIRST": 128, "SECOND": 128, "OUT": 256, "RELU": True, **PRODUCT},
-        {"num_warps": 8, "num_stages": 2},
+        {"num_warps": layers.WARPS, "num_stages": layers.STAGES},
     ),
     (
         layers._gate,
@@ -80,7 +86,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
             "M": "i32",
         },
         {"X": 256, "H": 256, **PRODUCT},
-        {"num_warps": 8, "num_stages": 2},
+        {"num_warps": layers.WARPS, "num_stages": layers.STAGES},
     ),
     (
         layers._normed,

@@ -18,8 +18,9 @@ from torch import Tensor
 from vbreg import kernels
 
 LOG2_E = math.log2(math.e)
-ROWS, COLUMNS = 64, 64  # of a tile
-WARPS, STAGES = 4, 2  # of a program
+ROWS, COLUMNS = 64, 32  # of a tile
+BACK_ROWS, BACK_COLUMNS = 64, 64  # of a tile of the gradient
+WARPS, STAGES, BACK_STAGES = 4, 3, 2  # of a program
 MOST_PARTS = 8  # that the columns of a row are looked at in
 WIDEST = 128  # channels whose tiles fit into the memory of a multiprocessor
 
@@ -230,8 +231,10 @@ class _Attention(torch.autograd.Function):
         )
         given = (log_sum, grad_out, inner)
         both = (grad_key, grad_value)
-        _launch(_backward_columns, COLUMNS, query, key, value, points, mask, (*given, *both))
-        _launch(_backward_rows, ROWS, query, key, value, points, mask, (*given, grad_query))
+        tile = {"ROWS": BACK_ROWS, "COLUMNS": BACK_COLUMNS, "num_stages": BACK_STAGES}
+        inputs = query, key, value, points, mask
+        _launch(_backward_columns, BACK_COLUMNS, *inputs, (*given, *both), **tile)
+        _launch(_backward_rows, BACK_ROWS, *inputs, (*given, grad_query), **tile)
         return grad_query, grad_key, grad_value, None, None
 
 
@@ -250,7 +253,10 @@ def _forward_in_parts(
     P = triton.cdiv(N, span)
     outs = value.new_empty(P, B, N, D, dtype=kind if P == 1 else torch.float32)
     logs = value.new_empty(P, B, N, dtype=torch.float32)
-    _launch(_forward, ROWS, query, key, value, points, mask, (outs, logs), (span,), P)
+    _launch(
+        _forward, ROWS, query, key, value, points, mask, (outs, logs), (span,), P,
+        ROWS=ROWS, COLUMNS=COLUMNS, num_stages=STAGES,
+    )  # fmt: skip
     if P == 1:
         return outs[0], logs[0]
     out, log_sum = outs.new_empty(B, N, D, dtype=kind), torch.empty_like(logs[0])
@@ -262,12 +268,12 @@ def _forward_in_parts(
 
 
 def parts_of(programs: int, tiles: int, device: torch.device) -> int:
-    """In how many parts columns are looked at, so that programs of one part each are at least
-    two for every multiprocessor, unless there are too few columns."""
+    """In how many parts columns are looked at, so that there are about two programs for
+    every multiprocessor."""
     if device.type != "cuda":
         return min(2, tiles)  # as interpreted by tests
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(MOST_PARTS, tiles, round(wanted / programs)))
+    return max(1, min(MOST_PARTS, tiles, wanted // programs))
 
 
 def _launch(
@@ -281,12 +287,13 @@ def _launch(
     rest: tuple[Tensor, ...],
     sizes: tuple[int, ...] = (),
     parts: int = 1,
+    **options: int,
 ) -> None:
     B, N, D = query.shape
     kernel[(B, triton.cdiv(N, tile), parts)](
         query, key, value, points, points if mask is None else mask, *rest, N,
-        LOG2_E / math.sqrt(D), *sizes, D=D, ROWS=ROWS, COLUMNS=COLUMNS, MASKED=mask is not None,
-        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=WARPS, num_stages=STAGES,
+        LOG2_E / math.sqrt(D), *sizes, D=D, MASKED=mask is not None,
+        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=WARPS, **options,
     )  # fmt: skip
 
 

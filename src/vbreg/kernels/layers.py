@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vbreg import kernels
 
-ROWS, COLUMNS, STEP = 128, 64, 64  # of a tile of the products; STEP of their inner dimension
-WARPS, STAGES = 8, 2  # of a program
+ROWS, COLUMNS, STEP = 64, 64, 64  # of a tile of the products; STEP of their inner dimension
+WARPS, STAGES = 4, 3  # of a program
 NORMED_ROWS, NORMED_COLUMNS = 64, 64  # of a layer with normalisation
 TILES = 32  # whose sums are put together at once
 WIDEST = 128  # channels of a layer with normalisation, all of which a program holds

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vbreg import losses
+from vbreg import kernels, losses
 from vbreg.compatibility import AttentionForm
 from vbreg.losses import Loss
 from vbreg.network import VariationalNonLocalNetwork
@@ -16,6 +16,12 @@ from vbreg.training.config import TrainConfig
 from vbreg.training.fused import compile_parts
 
 TERMS = (*Loss._fields, "total")
+
+
+def _kernel_takes(width: int) -> bool:
+    from vbreg.kernels import attention
+
+    return attention.supports(width)
 
 
 class TwoPasses:
@@ -28,6 +34,8 @@ class TwoPasses:
         if config.compile:
             self.kl, self.attention = torch.compile(self.kl, dynamic=True), "fused"
             compile_parts(network)
+            if kernels.usable(network.sigma.device) and _kernel_takes(config.network.width):
+                self.attention = "kernel"
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Add this batch's share of the gradient -> its loss terms (TERMS,)."""
