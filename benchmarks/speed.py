@@ -3,10 +3,11 @@
     python benchmarks/speed.py --root DATA/3dmatch -o out/speed            # a GPU, if there is one
     python benchmarks/speed.py --root DATA/3dmatch -o out/speed --device cpu
 
-Four tables, each a CSV file and part of speed.md: matches in, pose out; clouds in, pose out; the
-stages of ours beside the time that the machine's own float32 matrix product needs for the same
-arithmetic; time and memory against the number of matches. Peers that are not installed are left
-out (`pip install vbreg[baselines]`). Every time is taken after a warm-up, the device synchronised.
+Tables, each a CSV file and part of speed.md: matches in, pose out; clouds in, pose out; the stages
+of ours beside the time that the machine's own float32 matrix product needs for the same arithmetic;
+time and memory against the number of matches; 64 problems at once. Peers that are not installed are
+left out (`pip install vbreg[baselines]`). Every time is taken after a warm-up, the device
+synchronised.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from vbreg.benchmark.report import describe_run, machine
 from vbreg.methods import METHODS, Problem, available, open_method
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig
-from vbreg.registration import VBReg, choose_device, register
+from vbreg.registration import VBReg, choose_device, device_name, register
 from vbreg.types import Correspondences, Registration
 
 PEERS = ("sc2pcr", "pointdsc", "mac", "ransac", "ransac-open3d", "fgr")
 SIZES = (250, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
+KISS = "KISS-Matcher"
 VOXEL = 0.05  # metres
 Row = dict[str, Any]
 
@@ -46,13 +48,14 @@ class Timing(NamedTuple):
     def of(
         solve: Callable[[Any], Any], inputs: Sequence[Any], device: torch.device
     ) -> tuple[Timing, list[Any]]:
-        """Of each input once, after two calls to warm up; and the results. What a GPU records is
-        allocated by the first call alone."""
-        _, first = measured(partial(solve, inputs[0]), device)
+        """Of each input once, after a round to warm up; and the results. What a GPU records is
+        allocated in that round alone."""
+        gpu = device.type == "cuda"
         solve(inputs[0])
+        first = [measured(partial(solve, given), device)[1] for given in inputs] if gpu else []
         found = [measured(partial(solve, given), device) for given in inputs]
         ms = 1e3 * np.array([cost.seconds for _, cost in found])
-        costs = [*(cost for _, cost in found), *([first] if device.type == "cuda" else [])]
+        costs = [*(cost for _, cost in found), *first]
         most = max(cost.megabytes or 0.0 for cost in costs)
         timing = Timing(float(np.median(ms)), float(np.percentile(ms, 95)), most)
         return timing, [result for result, _ in found]
@@ -106,7 +109,7 @@ def clouds_in(weights: Sequence[str], device: torch.device) -> dict[str, Callabl
         solvers |= {"Open3D RANSAC 100k": open3d_ransac, "Open3D FGR": open3d_fgr}
     if available("kiss-matcher"):
         kiss = open_method("kiss-matcher", "cpu")
-        solvers["KISS-Matcher"] = lambda p: kiss(p).T_target_source
+        solvers[KISS] = lambda p: kiss(p).T_target_source
     return solvers
 
 
@@ -180,7 +183,7 @@ def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.d
     rows = []
     for name in weights:
         model = VBReg.from_pretrained(name, device=device)
-        model.fast = device.type == "cpu"
+        model.use_kernels = device.type == "cpu"
         timings = []
         for k, labelled in enumerate([problems[0], *problems]):
             found = estimate(model, labelled.problem.correspondences)
@@ -236,6 +239,33 @@ def growth(
     return rows
 
 
+def batches(
+    labelled: Labelled, weights: Sequence[str], problems: int, n: int, device: torch.device
+) -> list[Row]:
+    """Many small problems at once: each other rows of one pair's matches."""
+    matches = labelled.problem.correspondences
+    generator = np.random.default_rng(0)
+    rows = np.stack([generator.permutation(len(matches))[:n] for _ in range(problems)])
+    batch = Correspondences(matches.source[rows], matches.target[rows])
+    found = []
+    for name in weights:
+        model = VBReg.from_pretrained(name, device=device)
+        timing, _ = Timing.of(partial(estimate, model), [batch] * 3, device)
+        rate = round(1e3 * problems / timing.median)
+        found.append(
+            {
+                "weights": name,
+                "problems": problems,
+                "matches each": n,
+                "median_ms": round(timing.median, 2),
+                "problems a second": rate,
+                "peak_mb": round(timing.megabytes),
+            }
+        )
+        print(found[-1], flush=True)
+    return found
+
+
 def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
     """Of the power law through the rows from `least` matches on."""
     points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column] > 0]
@@ -289,9 +319,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--weights", default="indoor", help="with commas between")
+    parser.add_argument("--weights", default="indoor,fast", help="with commas between")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="matches, for growth")
-    parser.add_argument("--only", default="matches,clouds,stages,growth")
+    parser.add_argument("--only", default="matches,clouds,stages,batches,growth")
     options = parser.parse_args()
     device, weights = choose_device(options.device), options.weights.split(",")
     options.output.mkdir(parents=True, exist_ok=True)
@@ -300,28 +330,40 @@ def main() -> None:
     problems = list(labelled_problems(settings, options.root, device=device, every=every))
     names = [f"vbreg:{name}" for name in weights]
     names += [p for p in PEERS if available(p)]
-    wanted, parts = options.only.split(","), []
-    if "matches" in wanted:
-        rows = with_ratios(timed(matches_in(names, device), problems, device), "sc2pcr")
-        parts.append(write(options.output, "matches", "Matches in, pose out", rows))
-    if "clouds" in wanted:
-        rows = with_ratios(timed(clouds_in(weights, device), problems, device), "KISS-Matcher")
-        parts.append(write(options.output, "clouds", "Clouds in, pose out", rows))
-    if "stages" in wanted:
-        rows = stages(problems, weights, device)
-        parts.append(write(options.output, "stages", "Where the time goes", rows))
-    if "growth" in wanted:
-        typical = min(problems, key=lambda p: abs(len(p.right) - 5000))
-        rows = growth(typical, weights, [n for n in SIZES if n <= options.most], device)
-        parts.append(write(options.output, "growth", "Growth", rows))
-        plot_growth(rows, options.output / "growth.png")
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    command = f"python benchmarks/speed.py --root DATA/3dmatch -o {options.output.name}"
-    about = machine(describe_run(settings, command, [gpu]))
-    head = f"# Speed\n\n{len(problems)} pairs of 3DMatch with FPFH, {about}. Peers: " + ", ".join(
-        METHODS[p].title for p in PEERS if available(p)
+    typical = min(problems, key=lambda p: abs(len(p.right) - 5000))
+    sizes = [n for n in SIZES if n <= options.most]
+    tables: dict[str, tuple[str, Callable[[], list[Row]]]] = {
+        "matches": (
+            "Matches in, pose out",
+            lambda: with_ratios(timed(matches_in(names, device), problems, device), "sc2pcr"),
+        ),
+        "clouds": (
+            "Clouds in, pose out",
+            lambda: with_ratios(timed(clouds_in(weights, device), problems, device), KISS),
+        ),
+        "stages": ("Where the time goes", lambda: stages(problems, weights, device)),
+        "batches": ("Problems at once", lambda: batches(typical, weights, 64, 1000, device)),
+        "growth": ("Growth", lambda: growth(typical, weights, sizes, device)),
+    }
+    command = " ".join(
+        ["python benchmarks/speed.py --root DATA/3dmatch", *_set_by_user(options, parser)]
     )
-    (options.output / "speed.md").write_text("\n".join([head + ".\n", *parts]))
+    about = machine(describe_run(settings, command, [device_name(device)]))
+    peers = ", ".join(METHODS[p].title for p in PEERS if available(p))
+    parts = [f"# Speed\n\n{len(problems)} pairs of 3DMatch with FPFH, {about}. Peers: {peers}.\n"]
+    for name in options.only.split(","):
+        title, table = tables[name]
+        rows = table()
+        parts.append(write(options.output, name, title, rows))
+        (options.output / "speed.md").write_text("\n".join([*parts, f"Made by `{command}`.\n"]))
+        if name == "growth":
+            plot_growth(rows, options.output / "growth.png")
+
+
+def _set_by_user(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[str]:
+    for name in ("device", "pairs", "weights", "most", "only"):
+        if getattr(options, name) != parser.get_default(name):
+            yield f"--{name} {getattr(options, name)}"
 
 
 if __name__ == "__main__":

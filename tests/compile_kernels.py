@@ -16,8 +16,10 @@ from triton.compiler import ASTSource
 from vbreg.kernels import attention, ballots, layers, search
 
 F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"
-TILE = {"D": 128, "ROWS": attention.ROWS, "COLUMNS": attention.COLUMNS, "MASKED": True}
-BACK = {**TILE, "ROWS": attention.BACK_ROWS, "COLUMNS": attention.BACK_COLUMNS}
+TILE, BACK = (
+    {"D": 128, "ROWS": tile.rows, "COLUMNS": tile.columns, "MASKED": True, "PRECISION": "tf32"}
+    for tile in (attention.FORWARD, attention.BACKWARD)
+)
 WIDE = {"query": F16, "key": F16, "value": F16, "points": F32, "mask": U8, "log_sum": F32}
 NARROW = {"ROWS": search.SUPPRESSED_ROWS, "COLUMNS": search.SUPPRESSED_COLUMNS}
 SETS = {"points": F32, "members": I64, "weights": F32, "N": "i32", "K": "i32", "kappa": "i32"}
@@ -41,21 +43,21 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
     (
         attention._forward,
         {**WIDE, "out": F32, "N": "i32", "scale": "fp32", "span": "i32"},
-        {**TILE, "PRECISION": "tf32"},
-        {"num_warps": attention.WARPS, "num_stages": attention.STAGES},
+        TILE,
+        {"num_warps": attention.WARPS, "num_stages": attention.FORWARD.stages},
     ),
     (
         attention._join,
         {**dict.fromkeys(("parts", "logs", "out", "log_sum"), F32), "rows_in_all": "i32"},
-        {"PARTS": 4, "D": 128, "ROWS": 8},
+        {"PARTS": 4, "D": 128, "ROWS": attention.JOINED},
         {"num_warps": 4},
     ),
     *(
         (
             kernel,
             GRADIENTS,
-            {**BACK, "PRECISION": "tf32"},
-            {"num_warps": attention.WARPS, "num_stages": attention.BACK_STAGES},
+            BACK,
+            {"num_warps": attention.WARPS, "num_stages": attention.BACKWARD.stages},
         )
         for kernel in (attention._backward_columns, attention._backward_rows)
     ),

@@ -80,12 +80,10 @@ def test_layers_with_normalisation(widths: tuple[int, ...], masked: bool) -> Non
         torch.nn.init.normal_(norm.shift)
     x = (5 + torch.randn(2, 150, widths[0], generator=torch.Generator().manual_seed(3))).to(DEVICE)
     seen = mask if masked else None
-    linears = [(linear.weight, linear.bias) for linear in mlp.linears]
-    norms = [(norm.scale, norm.shift) for norm in mlp.norms]
-    found = layers.normed_mlp(x, seen, linears, norms)
+    found = layers.normed_mlp(x, seen, mlp.linears, mlp.norms)
     torch.testing.assert_close(found, mlp(x, seen), atol=1e-4, rtol=1e-4)
     residual = torch.randn(2, 150, widths[-1]).to(DEVICE)
-    added = layers.normed_mlp(x, seen, linears, norms, residual)
+    added = layers.normed_mlp(x, seen, mlp.linears, mlp.norms, residual)
     torch.testing.assert_close(added, residual + found, atol=1e-6, rtol=1e-6)
 
 
@@ -314,9 +312,9 @@ def test_the_whole_gives_the_same_pose(
     """All kernels together, as on a GPU, but not recorded."""
     problem = make_problem(70, 0.6, seed=3)
     config = VotingConfig(min_seeds=12, set_size=10)
-    model = VBReg(copy.deepcopy(small_network).to(DEVICE), voting=config, fast=False)
+    model = VBReg(copy.deepcopy(small_network).to(DEVICE), voting=config, use_kernels=False)
     expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
-    model.fast = True
+    model.use_kernels = True
     monkeypatch.setattr(kernels, "usable", lambda device: True)
     monkeypatch.setattr(VBReg, "_can_record", lambda *_: False)
     found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
@@ -359,14 +357,14 @@ def test_kernels_that_do_not_run_are_done_without(
     with pytest.warns(UserWarning, match="kernels do not run here.*no C compiler"):
         found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
     assert abs(found.T_target_source - problem.T).max() < 0.05
-    assert not model.fast
+    assert not model.use_kernels
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 @pytest.mark.filterwarnings("error:vbreg's kernels")
 def test_recordings_give_the_same_poses() -> None:
     model = VBReg.from_pretrained("indoor", device=DEVICE)
-    plain = VBReg(model.network, fast=False)
+    plain = VBReg(model.network, use_kernels=False)
     for n in (700, 300, 700, 1500):  # buckets anew and again
         problem = make_problem(n, 0.3, seed=n)
         expected = plain.estimate(problem.source, problem.target)

@@ -93,7 +93,9 @@ Picture = Annotated[
 Device = Annotated[str, typer.Option(help="auto (the GPU if there is one), cpu, cuda or cuda:N.")]
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="NAME|FILE", help="indoor, outdoor or a .safetensors file."),
+    typer.Option(
+        metavar="NAME|FILE", help="indoor, outdoor, fast (a smaller network, for a CPU) or a file."
+    ),
 ]
 Mutual = Annotated[
     bool, typer.Option("--mutual", help="Keep only matches that are nearest both ways.")

@@ -126,20 +126,17 @@ class NormedMLP(nn.Module):
 
     def __init__(self, *widths: int) -> None:
         super().__init__()
+        self.widths = widths
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(ContextNorm(b) for b in widths[1:-1])
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, residual: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, residual: Tensor | None = None) -> Tensor:
         """Added to the residual, if there is one."""
         if x.dtype == torch.float32 and _by_kernels(x):
             from vbreg.kernels import layers
 
-            linears = [(linear.weight, linear.bias) for linear in self.linears]
-            if layers.supports(*(width for weight, _ in linears for width in weight.shape)):
-                norms = [(norm.scale, norm.shift) for norm in self.norms]
-                return layers.normed_mlp(x, mask, linears, norms, residual)
+            if layers.supports(*self.widths):
+                return layers.normed_mlp(x, mask, self.linears, self.norms, residual)
         for linear, norm in zip(self.linears, self.norms, strict=False):
             x = F.relu(norm(linear(x), mask))
         x = self.linears[-1](x)
@@ -239,7 +236,7 @@ class BranchesTogether:
         self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]), branches)
         self.merge = layer(lambda b: (b.merge.weight, b.merge.bias), branches)
         self.project = [
-            layer(lambda p: (p.weight, p.bias), [step.project[name] for name in BRANCHES])  # type: ignore[union-attr,index]
+            layer(lambda p: (p.weight, p.bias), [step.project[name] for name in BRANCHES])  # type: ignore[index]
             for step in network.steps
         ]
 
@@ -370,7 +367,9 @@ class VariationalNonLocalNetwork(nn.Module):
 
     def state(self) -> tuple[int, int]:
         """Changes when weights are moved or written to."""
-        if not self._weights or self._weights[-1] is not self.sigma:  # walking through all modules takes a while
+        if (
+            not self._weights or self._weights[-1] is not self.sigma
+        ):  # walking through all modules takes a while
             self._weights = [p for p in self.parameters() if p is not self.sigma] + [self.sigma]
         return self.sigma.data_ptr(), sum(p._version for p in self._weights)
 

@@ -34,6 +34,10 @@ PRESETS: Mapping[str, Preset] = {
     "indoor": Preset(voxel_size=0.05, weights="universal.safetensors"),
     "outdoor": Preset(voxel_size=0.30, weights="universal.safetensors"),
 }
+MODELS: Mapping[str, str] = {
+    **{name: preset.weights for name, preset in PRESETS.items()},
+    "fast": "fast.safetensors",  # half the iterations and narrower, for any kind of scan
+}
 
 
 def preset(name: str) -> Preset:
@@ -43,10 +47,9 @@ def preset(name: str) -> Preset:
 
 
 def weights_path(name_or_path: str | Path) -> Path:
-    """Of a preset's weights, or the path given."""
-    if str(name_or_path) in PRESETS:
-        return FOLDER / preset(str(name_or_path)).weights
-    return Path(name_or_path)
+    """Of weights that are shipped, or the path given."""
+    shipped = MODELS.get(str(name_or_path))
+    return Path(name_or_path) if shipped is None else FOLDER / shipped
 
 
 def fingerprint(name_or_path: str | Path) -> str:
@@ -75,7 +78,7 @@ def load_network(path: str | Path) -> VariationalNonLocalNetwork:
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(
-            f"no weights at {path}: give one of {', '.join(sorted(PRESETS))} or the path of a "
+            f"no weights at {path}: give one of {', '.join(sorted(MODELS))} or the path of a "
             ".safetensors file that vbreg wrote"
         )
     header, tensors = _read(path)

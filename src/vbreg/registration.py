@@ -122,21 +122,22 @@ class VBReg:
         *,
         voxel_size: float = pretrained.PRESETS["indoor"].voxel_size,
         voting: VotingConfig | None = None,
-        fast: bool = True,
+        use_kernels: bool = True,
     ) -> None:
-        """`fast` uses kernels and recordings on a GPU; without, plain torch gives the answer that
-        they are measured against."""
+        """Kernels and recordings are for a GPU; plain torch gives the answer that they are measured
+        against."""
         self.network = network.eval()
         self.voxel_size = voxel_size
         self.voting = voting or VotingConfig()
-        self.fast = fast
+        self.use_kernels = use_kernels
         self.solver = Solver(self.network, self.voting)
 
     @classmethod
     def from_pretrained(
         cls, name_or_path: str | Path = "indoor", *, device: str | torch.device = "auto"
     ) -> VBReg:
-        """'indoor' or 'outdoor', shipped with the package, or the path of a weights file."""
+        """'indoor' or 'outdoor', shipped with the package; 'fast', a smaller network for a CPU; or
+        the path of a weights file."""
         network = pretrained.load_network(pretrained.weights_path(name_or_path))
         network = network.to(choose_device(device))
         if str(name_or_path) not in pretrained.PRESETS:
@@ -229,19 +230,19 @@ class VBReg:
     ) -> list[Solution]:
         """With kernels where they run, and without from the first time on that they do not."""
         try:
-            with kernels.switched(self.fast):
+            with kernels.switched(self.use_kernels):
                 return [self._solve(problem, seed, clock) for problem in problems]
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # no C compiler, too little shared memory, an odd Triton
-            if not (self.fast and kernels.usable(self.device)):
+            if not (self.use_kernels and kernels.usable(self.device)):
                 raise
             warnings.warn(
                 f"vbreg's kernels do not run here, so that plain torch is used, which is slower "
-                f"(VBReg(..., fast=False) says so from the start): {error}",
+                f"(VBReg(..., use_kernels=False) says so from the start): {error}",
                 stacklevel=4,
             )
-            self.fast = False
+            self.use_kernels = False
             return self._solve_all(problems, seed, clock)
 
     def _solve(self, problem: MatchProblem, seed: int | None, clock: Stopwatch) -> Solution:
@@ -263,7 +264,7 @@ class VBReg:
 
     def _can_record(self, problem: MatchProblem, seed: int | None) -> bool:
         return (
-            self.fast
+            self.use_kernels
             and seed is None
             and kernels.usable(self.device)
             and Recorded.takes(*problem.local.mask.shape)

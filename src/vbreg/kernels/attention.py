@@ -8,7 +8,7 @@ does. Shapes: B problems, N correspondences, d channels, a power of two from 16 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import triton
@@ -18,10 +18,19 @@ from torch import Tensor
 from vbreg import kernels
 
 LOG2_E = math.log2(math.e)
-ROWS, COLUMNS = 64, 32  # of a tile
-BACK_ROWS, BACK_COLUMNS = 64, 64  # of a tile of the gradient
-WARPS, STAGES, BACK_STAGES = 4, 3, 2  # of a program
+
+
+class Tile(NamedTuple):
+    """What a program looks at in one step, and how many steps ahead it reads."""
+
+    rows: int
+    columns: int
+    stages: int
+
+
+FORWARD, BACKWARD, WARPS = Tile(64, 32, 3), Tile(64, 64, 2), 4
 MOST_PARTS = 8  # that the columns of a row are looked at in
+JOINED = 8  # rows that a program puts together
 WIDEST = 128  # channels whose tiles fit into the memory of a multiprocessor
 
 
@@ -230,11 +239,12 @@ class _Attention(torch.autograd.Function):
             torch.empty_like(x, dtype=out.dtype) for x in (query, key, value)
         )
         given = (log_sum, grad_out, inner)
-        both = (grad_key, grad_value)
-        tile = {"ROWS": BACK_ROWS, "COLUMNS": BACK_COLUMNS, "num_stages": BACK_STAGES}
+        columns = triton.cdiv(query.shape[1], BACKWARD.columns)
+        rows = triton.cdiv(query.shape[1], BACKWARD.rows)
         inputs = query, key, value, points, mask
-        _launch(_backward_columns, BACK_COLUMNS, *inputs, (*given, *both), **tile)
-        _launch(_backward_rows, BACK_ROWS, *inputs, (*given, grad_query), **tile)
+        both = (grad_key, grad_value)
+        _launch(_backward_columns, BACKWARD, (columns,), inputs, (*given, *both))
+        _launch(_backward_rows, BACKWARD, (rows,), inputs, (*given, grad_query))
         return grad_query, grad_key, grad_value, None, None
 
 
@@ -248,21 +258,18 @@ def _forward_in_parts(
 ) -> tuple[Tensor, Tensor]:
     """Attention and the rows' sums; columns in as many parts as keep the whole GPU busy."""
     B, N, D = value.shape
-    tiles = triton.cdiv(N, COLUMNS)
-    span = triton.cdiv(tiles, parts_of(B * triton.cdiv(N, ROWS), tiles, value.device)) * COLUMNS
+    tiles, rows = triton.cdiv(N, FORWARD.columns), triton.cdiv(N, FORWARD.rows)
+    span = triton.cdiv(tiles, parts_of(B * rows, tiles, value.device)) * FORWARD.columns
     P = triton.cdiv(N, span)
     outs = value.new_empty(P, B, N, D, dtype=kind if P == 1 else torch.float32)
     logs = value.new_empty(P, B, N, dtype=torch.float32)
-    _launch(
-        _forward, ROWS, query, key, value, points, mask, (outs, logs), (span,), P,
-        ROWS=ROWS, COLUMNS=COLUMNS, num_stages=STAGES,
-    )  # fmt: skip
+    inputs = query, key, value, points, mask
+    _launch(_forward, FORWARD, (rows, P), inputs, (outs, logs), (span,))
     if P == 1:
         return outs[0], logs[0]
     out, log_sum = outs.new_empty(B, N, D, dtype=kind), torch.empty_like(logs[0])
-    rows = 8  # of a program
-    _join[(triton.cdiv(B * N, rows),)](
-        outs, logs, out, log_sum, B * N, PARTS=P, D=D, ROWS=rows, num_warps=4
+    _join[(triton.cdiv(B * N, JOINED),)](
+        outs, logs, out, log_sum, B * N, PARTS=P, D=D, ROWS=JOINED, num_warps=WARPS
     )
     return out, log_sum
 
@@ -276,24 +283,24 @@ def parts_of(programs: int, tiles: int, device: torch.device) -> int:
     return max(1, min(MOST_PARTS, tiles, wanted // programs))
 
 
+Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
 def _launch(
     kernel: Any,
-    tile: int,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    points: Tensor,
-    mask: Tensor | None,
+    tile: Tile,
+    programs: tuple[int, ...],  # of a problem
+    inputs: Inputs,  # query, key, value, points, mask
     rest: tuple[Tensor, ...],
     sizes: tuple[int, ...] = (),
-    parts: int = 1,
-    **options: int,
 ) -> None:
+    query, key, value, points, mask = inputs
     B, N, D = query.shape
-    kernel[(B, triton.cdiv(N, tile), parts)](
+    kernel[(B, *programs)](
         query, key, value, points, points if mask is None else mask, *rest, N,
         LOG2_E / math.sqrt(D), *sizes, D=D, MASKED=mask is not None,
-        PRECISION="tf32" if kernels.rounding() else "tf32x3", num_warps=WARPS, **options,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_stages=tile.stages, num_warps=WARPS,
+        PRECISION="tf32" if kernels.rounding() else "tf32x3",
     )  # fmt: skip
 
 

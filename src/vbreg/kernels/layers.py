@@ -8,7 +8,9 @@ N correspondences; G branches, M rows.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -78,7 +80,9 @@ class Affine(NamedTuple):
     weight: Tensor  # (G, width in, width out)
     bias: Tensor  # (G, width out) float32
 
-    def __call__(self, first: Tensor, second: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    def __call__(
+        self, first: Tensor, second: Tensor | None = None, *, relu: bool = False
+    ) -> Tensor:
         """Of [first, second] in the precision of the weights: first (G, M, width), second the same
         or (M, width) for all branches."""
         G, M, K = first.shape
@@ -89,7 +93,8 @@ class Affine(NamedTuple):
             first, first if second is None else second, self.weight, self.bias, out, M,
             M * extra if second is not None and second.ndim == 3 else 0,
             FIRST=K, SECOND=extra, OUT=width, RELU=relu,
-            ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP, PRECISION="tf32x3", num_warps=WARPS, num_stages=STAGES,
+            ROWS=ROWS, COLUMNS=COLUMNS, STEP=STEP, PRECISION="tf32x3",
+            num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
         return out
 
@@ -241,27 +246,28 @@ def supports(*widths: int) -> bool:
 def normed_mlp(
     x: Tensor,
     mask: Tensor | None,
-    linears: list[tuple[Tensor, Tensor]],
-    norms: list[tuple[Tensor, Tensor]],
+    linears: Iterable[Any],
+    norms: Iterable[Any],
     residual: Tensor | None = None,
 ) -> Tensor:
     """x (B, N, C) float32 through linear layers with normalisation over the rows of mask (B, N)
     and ReLU between them, added to a residual.
 
-    Layers are weight (out, in) and bias, normalisations scale and shift."""
+    Layers have weight (out, in) and bias, normalisations scale and shift."""
     B, N, _ = x.shape
     T = triton.cdiv(N, NORMED_ROWS)
     x = x.contiguous()
     seen = x if mask is None else mask.contiguous().view(torch.uint8)
     parts, scale, shift = x, x, x  # none yet
-    for step, (weight, bias) in enumerate(linears):
-        last = step == len(linears) - 1
-        width, C = weight.shape
+    for step, (linear, norm) in enumerate(zip_longest(linears, norms)):
+        last = norm is None
+        width, C = linear.weight.shape
         out = x.new_empty(B, N, width)
         counted = out if last else x.new_empty(B, T, 3, width)
         added = residual.contiguous() if last and residual is not None else None
         _normed[(triton.cdiv(width, NORMED_COLUMNS), T, B)](
-            x, parts, scale, shift, weight, bias, x if added is None else added, seen, out, counted,
+            x, parts, scale, shift, linear.weight, linear.bias,
+            x if added is None else added, seen, out, counted,
             N, T, C=C, WIDTH=max(16, triton.next_power_of_2(C)), OUT=width, NORMED=step > 0,
             COUNTED=not last, RESIDUAL=added is not None, MASKED=mask is not None,
             ROWS=NORMED_ROWS, COLUMNS=NORMED_COLUMNS, TILES=TILES, num_warps=4,
@@ -269,5 +275,5 @@ def normed_mlp(
         )  # fmt: skip
         x, parts = out, counted
         if not last:
-            scale, shift = norms[step]
+            scale, shift = norm.scale, norm.shift
     return x
