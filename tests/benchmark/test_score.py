@@ -120,6 +120,14 @@ def test_the_interval_covers_what_it_should() -> None:
     assert 0.89 <= covered / 200 <= 0.99
 
 
+def test_a_lead_is_over_the_method_that_was_named() -> None:
+    rows = rows_of("a", [True] * 2 + [False] * 8)
+    rows += rows_of("b", [True] * 5 + [False] * 5) + rows_of("c", [True] * 9 + [False])
+    leads = [s.lead.value for s in summarise(rows, over={"c": "b"})]
+    assert leads == pytest.approx([0.0, 0.3, 0.4])
+    assert [s.lead.value for s in summarise(rows)] == pytest.approx([0.0, 0.3, 0.7])
+
+
 def test_a_lead_on_the_same_pairs_is_surer_than_two_recalls() -> None:
     base = [k % 2 == 0 for k in range(100)]
     better = [hit or k in (1, 3, 5, 7, 9, 11) for k, hit in enumerate(base)]

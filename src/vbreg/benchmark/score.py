@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +61,7 @@ class Summary:
     scene: str  # "all" for the whole
     pairs: int
     recall: Interval  # share of successes, with a 95 % bootstrap interval over pairs
-    lead: Interval  # recall minus that of the first method, on the same resamples
+    lead: Interval  # recall minus that of another method, on the same resamples
     rotation_error: float
     translation_error: float
     rmse_recall: float  # Predator's protocol, mean over scenes; nan where it cannot be told
@@ -140,28 +140,42 @@ def title_of(method: str) -> str:
     return f"{title} ({Path(weights).stem})" if colon else title
 
 
-def summarise(rows: Sequence[Row], seed: int = 0) -> list[Summary]:
-    """Every method on all pairs, and on each scene; the first method is the one to lead over."""
+def summarise(
+    rows: Sequence[Row], seed: int = 0, over: Mapping[str, str] | None = None
+) -> list[Summary]:
+    """Every method on all pairs, and on each scene. `over` names the method to lead over; it is the
+    first where nothing is said."""
     scenes = sorted({row.scene for row in rows})
     groups = [("all", list(rows))]
     if len(scenes) > 1:
         groups += [(scene, [row for row in rows if row.scene == scene]) for scene in scenes]
-    return [summary for name, group in groups for summary in _summaries(name, group, seed)]
+    return [
+        summary for name, group in groups for summary in _summaries(name, group, seed, over or {})
+    ]
 
 
-def _summaries(scene: str, rows: Sequence[Row], seed: int) -> list[Summary]:
+def _summaries(
+    scene: str, rows: Sequence[Row], seed: int, over: Mapping[str, str]
+) -> list[Summary]:
     methods = list(dict.fromkeys(row.method for row in rows))
     by_method = {m: [row for row in rows if row.method == m] for m in methods}
     hits = np.array([[row.success for row in by_method[m]] for m in methods], dtype=np.float64)
     samples = resampled_means(hits, seed)  # (methods, RESAMPLES)
+    leads = [methods.index(over.get(method, methods[0])) for method in methods]
     return [
-        _summary(method, scene, by_method[method], hits, samples, k)
+        _summary(method, scene, by_method[method], hits, samples, k, leads[k])
         for k, method in enumerate(methods)
     ]
 
 
 def _summary(
-    method: str, scene: str, rows: Sequence[Row], hits: Float64, samples: Float64, k: int
+    method: str,
+    scene: str,
+    rows: Sequence[Row],
+    hits: Float64,
+    samples: Float64,
+    k: int,
+    other: int,
 ) -> Summary:
     good = [row for row in rows if row.success]
     seconds = [row.seconds for row in rows if np.isfinite(row.seconds)]
@@ -170,7 +184,7 @@ def _summary(
         scene=scene,
         pairs=len(rows),
         recall=_interval(hits[k].mean(), samples[k]),
-        lead=_interval(hits[k].mean() - hits[0].mean(), samples[k] - samples[0]),
+        lead=_interval(hits[k].mean() - hits[other].mean(), samples[k] - samples[other]),
         rotation_error=_mean([row.rotation_error for row in good]),
         translation_error=_mean([row.translation_error for row in good]),
         rmse_recall=_rmse_recall(rows),
