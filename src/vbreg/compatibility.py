@@ -99,6 +99,16 @@ def spatial_attention(
     return _chunked(source, target, mask)
 
 
+def quickest_with_gradients(device: torch.device, width: int) -> AttentionForm:
+    """For long training with features of that width."""
+    if kernels.usable(device):
+        from vbreg.kernels import attention
+
+        if attention.supports(width):
+            return "kernel"
+    return "fused"
+
+
 def attention_rows(query: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
     """softmax_j(beta_ij Q_i.K_j / sqrt(d)) (B, K, N). beta multiplies the logit; it is no mask."""
     logits = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2) * beta

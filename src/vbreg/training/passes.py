@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vbreg import kernels, losses
-from vbreg.compatibility import AttentionForm
+from vbreg import losses
+from vbreg.compatibility import AttentionForm, quickest_with_gradients
 from vbreg.losses import Loss
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.training.batches import Batch
@@ -16,12 +16,6 @@ from vbreg.training.config import TrainConfig
 from vbreg.training.fused import compile_parts
 
 TERMS = (*Loss._fields, "total")
-
-
-def _kernel_takes(width: int) -> bool:
-    from vbreg.kernels import attention
-
-    return attention.supports(width)
 
 
 class TwoPasses:
@@ -32,10 +26,9 @@ class TwoPasses:
         self.kl: losses.KL = losses.balanced_kl
         self.attention: AttentionForm = "dense"
         if config.compile:
-            self.kl, self.attention = torch.compile(self.kl, dynamic=True), "fused"
+            self.kl = torch.compile(self.kl, dynamic=True)
+            self.attention = quickest_with_gradients(network.sigma.device, config.network.width)
             compile_parts(network)
-            if kernels.usable(network.sigma.device) and _kernel_takes(config.network.width):
-                self.attention = "kernel"
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Add this batch's share of the gradient -> its loss terms (TERMS,)."""
