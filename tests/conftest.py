@@ -10,6 +10,7 @@ from typing import NamedTuple
 # Read by OpenMP when torch is loaded: a waiting thread sleeps instead of spinning, so that tests
 # beside other work on the same cores take seconds and not minutes.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import numpy as np
 import pytest

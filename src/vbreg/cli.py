@@ -475,8 +475,10 @@ def _named_folders(values: Sequence[str]) -> dict[str, list[Path]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: a user's error is one line and exit code 2, Ctrl-C is exit code 130."""
     # Read when torch is loaded: threads that wait for each other sleep instead of spinning, which
-    # beside other work on the same cores is the difference between seconds and minutes.
+    # beside other work on the same cores is the difference between seconds and minutes. GNU's
+    # (Linux) spin for a moment first, so that short operations need not wake them every time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         app(given, prog_name="vbreg", obj=given)

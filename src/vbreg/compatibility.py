@@ -23,6 +23,7 @@ AttentionForm = Literal["auto", "dense", "fused", "kernel", "chunked", "sparse"]
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
 DENSE_FROM = 0.15  # share of compatible pairs from which dense arithmetic is quicker on a CPU
+CACHED = 2**17  # numbers of a map that stay in a CPU's cache from one operation to the next
 KEPT_BYTES = 2 * MAP_BYTES  # beta of all problems is kept whole up to here: one of 8192 matches
 KEPT_ROWS = 1024  # of a map of logits, which then stays in the cache
 HIGHEST_LOGIT = 80.0  # exp is finite in float32 up to 88
@@ -38,6 +39,13 @@ def spatial_compatibility(
     source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
 ) -> Tensor:
     """beta (..., K, N) of Eq. 2 between K rows and all N correspondences, epsilon = 1."""
+    if _stays_in_cache(source_rows, source):
+        out = source.new_empty(*source_rows.shape[:-1], source.shape[-2])
+        for block, x, y, X, Y in _blocks(out, source_rows, target_rows, source, target):
+            _distances_into(block, x, X)
+            block.sub_(_distances_into(torch.empty_like(block), y, Y))
+            block.mul_(block).neg_().add_(1.0).clamp_min_(0.0)
+        return out
     d = distances(source_rows, source) - distances(target_rows, target)
     return (1.0 - d.square_()).clamp_min_(0.0)
 
@@ -45,14 +53,54 @@ def spatial_compatibility(
 def distances(rows: Tensor, points: Tensor) -> Tensor:
     """(..., K, N). Exact on the CPU, where it costs little; by matrix product on a GPU, where
     rounding shows from some thousand thresholds of extent on."""
+    if _stays_in_cache(rows, points):
+        out = points.new_empty(*rows.shape[:-1], points.shape[-2])
+        for block, x, X in _blocks(out, rows, points):
+            _distances_into(block, x, X)
+        return out
     exact = rows.device.type == "cpu"
     mode = "donot_use_mm_for_euclid_dist" if exact else "use_mm_for_euclid_dist_if_necessary"
     return torch.cdist(rows, points, compute_mode=mode)
 
 
+def _stays_in_cache(rows: Tensor, points: Tensor) -> bool:
+    """Whether a map is better made some rows at a time, so that a CPU need not fetch it from memory
+    for every operation."""
+    large = rows.shape[-2] * points.shape[-2] > CACHED
+    return large and rows.device.type == "cpu" and not (rows.requires_grad or points.requires_grad)
+
+
+def _blocks(out: Tensor, *ends: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Some rows of a map (..., K, N), these rows (k, 3) of the first half of the ends (..., K, 3),
+    and the columns (3, N) of the second half (..., N, 3)."""
+    maps = out.view(-1, *out.shape[-2:])
+    flat = [end.reshape(-1, *end.shape[-2:]) for end in ends]
+    half = len(flat) // 2
+    step = max(1, CACHED // out.shape[-1])
+    for b, whole in enumerate(maps):
+        columns = [end[b].T.contiguous() for end in flat[half:]]
+        for start in range(0, len(whole), step):
+            some = slice(start, start + step)
+            yield whole[some], *(end[b, some] for end in flat[:half]), *columns
+
+
+def _distances_into(out: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Between rows (K, 3) and columns (3, N) -> out (K, N)."""
+    difference = torch.empty_like(out)
+    torch.sub(rows[:, :1], columns[0], out=out).mul_(out)
+    for axis in (1, 2):
+        torch.sub(rows[:, axis : axis + 1], columns[axis], out=difference)
+        out.addcmul_(difference, difference)
+    return out.sqrt_()
+
+
 def feature_compatibility(features_rows: Tensor, features: Tensor, sigma: Tensor | float) -> Tensor:
     """clip(1 - (1 - cos) / sigma^2, 0, 1) (..., K, N); both inputs have unit rows."""
-    cosine = features_rows @ features.transpose(-1, -2)
+    return compatibility_of(features_rows @ features.transpose(-1, -2), sigma)
+
+
+def compatibility_of(cosine: Tensor, sigma: Tensor | float) -> Tensor:
+    """Of features with that cosine between them."""
     return (1.0 - (1.0 - cosine) / sigma**2).clamp(0.0, 1.0)
 
 

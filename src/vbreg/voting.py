@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from vbreg import kernels
 from vbreg.compatibility import (
     attention_rows,
+    compatibility_of,
     distances,
-    feature_compatibility,
     row_chunks,
     spatial_compatibility,
 )
@@ -147,13 +147,18 @@ def vote(
         beta = spatial_compatibility(_take(source, seed), _take(target, seed), source, target)
         beta.masked_fill_(~mask.unsqueeze(-2), 0.0)
         beta.scatter_(-1, seed.unsqueeze(-1), 0.0)  # a seed does not vote for itself
-        tally = _Tally(beta, kappa - 1, voters=len(unit) + len(pairs), z=config.z_score)
+        candidates = _Candidates.of(beta, seed, at_least=kappa - 1)
+        near = candidates.pick(beta)
+        tally = _Tally(near, kappa - 1, voters=len(unit) + len(pairs), z=config.z_score)
         for step, f in enumerate(unit):
-            tally.cast(feature_compatibility(_take(f, seed), f, sigma) * beta)  # S^l
+            cosine = candidates.pick(_take(f, seed) @ f.transpose(-1, -2))
+            tally.cast(compatibility_of(cosine, sigma) * near)  # S^l
             if step < len(pairs):
                 q, k = pairs[step]
-                tally.cast(attention_rows(_take(q, seed), k, beta, mask) * (beta > 0))
+                rows_of_attention = attention_rows(_take(q, seed), k, beta, mask)
+                tally.cast(candidates.pick(rows_of_attention) * (near > 0))
         members, elected = tally.elect()
+        members = candidates.named(members)
         index[:, rows] = torch.cat([seed.unsqueeze(-1), members], dim=-1)
         valid[:, rows] = torch.cat([torch.ones_like(elected[..., :1]), elected], dim=-1)
     return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
@@ -196,6 +201,32 @@ def _vote_by_kernel(
 @cache  # a recording may hold the address of any of them
 def _ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
     return wilson_ranks(voters, z).to(device)
+
+
+class _Candidates(NamedTuple):
+    """The columns that a row may vote for: those compatible with it, a tenth of all on real
+    matches. All columns on a GPU, which would have to be asked how many there are."""
+
+    columns: Tensor | None  # (B, K, most of any row), ascending, then the seed again and again
+
+    @staticmethod
+    def of(beta: Tensor, seed: Tensor, at_least: int) -> _Candidates:
+        if beta.device.type != "cpu":
+            return _Candidates(None)
+        compatible = beta > 0
+        counts = compatible.sum(-1).flatten()
+        most = max(at_least, int(counts.max()))
+        row = torch.repeat_interleave(counts)
+        place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+        columns = seed.unsqueeze(-1).repeat(1, 1, most)
+        columns.view(-1, most)[row, place] = compatible.nonzero()[:, -1]
+        return _Candidates(columns)
+
+    def pick(self, rows: Tensor) -> Tensor:
+        return rows if self.columns is None else rows.gather(-1, self.columns)
+
+    def named(self, places: Tensor) -> Tensor:
+        return places if self.columns is None else self.columns.gather(-1, places)
 
 
 class _Tally:
