@@ -1,0 +1,70 @@
+"""Which kernels a GPU spends its time in, from matches to pose.
+
+    python benchmarks/gpu_profile.py                 # 1000 and 4500 made-up matches
+    python benchmarks/gpu_profile.py 20000 --plain   # without our kernels
+
+The first line of a size is the time that a caller waits (median of 20, after a warm-up), the second
+what the GPU was busy for; the rest is the host's. Then the kernels, longest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from vbreg.geometry import random_rotation
+from vbreg.registration import VBReg
+
+EXTENT, THRESHOLD, RIGHT = 3.0, 0.1, 0.12  # metres, metres, share of right matches
+
+
+def made_up(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    R = random_rotation(generator=torch.Generator().manual_seed(seed)).double().numpy()
+    source = generator.uniform(0, EXTENT, (n, 3))
+    target = source @ R.T + generator.normal(0, 0.1 * THRESHOLD, (n, 3))
+    wrong = generator.random(n) > RIGHT
+    target[wrong] = generator.uniform(0, EXTENT, (int(wrong.sum()), 3))
+    return source, target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("matches", type=int, nargs="*", default=[1000, 4500])
+    parser.add_argument("--weights", default="indoor")
+    parser.add_argument("--plain", action="store_true", help="torch alone")
+    parser.add_argument("--rows", type=int, default=25)
+    options = parser.parse_args()
+    model = VBReg.from_pretrained(options.weights, device="cuda")
+    model.use_kernels = not options.plain
+    for n in options.matches:
+        problem = made_up(n)
+        for _ in range(3):
+            model.estimate(*problem, inlier_threshold=THRESHOLD)
+        waited = []
+        for _ in range(20):
+            start = time.perf_counter()
+            model.estimate(*problem, inlier_threshold=THRESHOLD)
+            waited.append(time.perf_counter() - start)
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+            model.estimate(*problem, inlier_threshold=THRESHOLD)
+            torch.cuda.synchronize()
+        rows = [
+            (event.self_device_time_total / 1e3, event.count, event.key)
+            for event in seen.key_averages()
+            if event.self_device_time_total > 0
+        ]
+        print(f"\n{n} matches: {1e3 * float(np.median(waited)):.2f} ms")
+        print(f"GPU busy: {sum(ms for ms, _, _ in rows):.2f} ms")
+        for ms, count, key in sorted(rows, reverse=True)[: options.rows]:
+            print(f"{ms:8.3f} ms {count:5} x {key[:100]}")
+
+
+if __name__ == "__main__":
+    main()
