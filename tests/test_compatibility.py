@@ -100,3 +100,19 @@ def test_wide_scenes_keep_their_compatibility() -> None:
     assert float(spatial_compatibility(x, y, x, y).min()) > 0.999
     by_product = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") - torch.cdist(y, y)
     assert float(by_product.abs().max()) > 0.5
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 2)])
+def test_maps_made_in_the_cache_are_the_same(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    source, target = (3 * torch.randn(*shape, 70, 3, generator=generator) for _ in range(2))
+    rows = slice(3, 40)
+    ends = source[..., rows, :], target[..., rows, :], source, target
+    whole = compatibility.spatial_compatibility(*ends)
+    apart = compatibility.distances(source[..., rows, :], source)
+    monkeypatch.setattr(compatibility, "CACHED", 300)  # four rows at a time, and a rest
+    torch.testing.assert_close(compatibility.spatial_compatibility(*ends), whole)
+    torch.testing.assert_close(compatibility.distances(source[..., rows, :], source), apart)
+    assert 0.05 < float((whole > 0).float().mean()) < 0.95

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
-from vbreg.pretrained import FOLDER, PRESETS, load_network, preset, read_header, save_network
+from vbreg.pretrained import FOLDER, MODELS, load_network, preset, read_header, save_network
 
 CONFIG = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
 
@@ -89,7 +89,7 @@ def test_other_format_versions_are_refused(saved: Path) -> None:
 
 
 def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="indoor, outdoor or the path"):
+    with pytest.raises(FileFormatError, match="fast, indoor, outdoor or the path"):
         load_network(tmp_path / "none.safetensors")
 
 
@@ -98,9 +98,9 @@ def test_unknown_preset_lists_the_choices() -> None:
         preset("underwater")
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_shipped_weights_load_and_are_small(name: str) -> None:
-    path = FOLDER / PRESETS[name].weights
+    path = FOLDER / MODELS[name]
     assert path.stat().st_size <= 16e6
     network = load_network(path)
     assert all(torch.isfinite(p).all() for p in network.parameters())

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import make_problem
-from vbreg import compatibility
+from vbreg import compatibility, voting
 from vbreg.voting import (
     Seeds,
     VotingConfig,
@@ -172,3 +172,14 @@ def test_attention_rows_may_vote_too(seed: int) -> None:
 def test_bad_configurations_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         VotingConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_candidates_are_the_compatible_ones() -> None:
+    beta = torch.tensor([[[0.0, 0.5, 0.0, 0.9], [0.0, 0.0, 0.0, 0.0], [0.2, 0.3, 0.0, 0.1]]])
+    seed = torch.tensor([[0, 1, 2]])
+    candidates = voting._Candidates.of(beta, seed, at_least=2)
+    assert candidates.columns is not None
+    assert candidates.columns.tolist() == [[[1, 3, 0], [1, 1, 1], [0, 1, 3]]]
+    assert torch.equal(candidates.pick(beta)[0, 0], torch.tensor([0.5, 0.9, 0.0]))
+    places = torch.tensor([[[1], [0], [2]]])
+    assert candidates.named(places).tolist() == [[[3], [1], [3]]]
