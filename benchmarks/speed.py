@@ -119,7 +119,9 @@ def open3d_clouds(problem: Problem) -> Iterator[tuple[Any, Any]]:
     search = o3d.geometry.KDTreeSearchParamHybrid
     assert problem.scans is not None
     for scan in problem.scans:
-        cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(scan)).voxel_down_sample(VOXEL)
+        cloud = o3d.geometry.PointCloud(
+            o3d.utility.Vector3dVector(np.array(scan))
+        ).voxel_down_sample(VOXEL)
         cloud.estimate_normals(search(2 * VOXEL, 30))
         yield cloud, o3d.pipelines.registration.compute_fpfh_feature(cloud, search(5 * VOXEL, 100))
 
