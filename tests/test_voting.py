@@ -183,3 +183,15 @@ def test_candidates_are_the_compatible_ones() -> None:
     assert torch.equal(candidates.pick(beta)[0, 0], torch.tensor([0.5, 0.9, 0.0]))
     places = torch.tensor([[[1], [0], [2]]])
     assert candidates.named(places).tolist() == [[[3], [1], [3]]]
+
+
+def test_suppression_by_tree_is_that_of_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    source = 3 * torch.rand(2, 200, 3, generator=generator)
+    confidence = torch.randn(2, 200, generator=generator)
+    confidence[0, :20] = 0.3  # equals do not suppress each other
+    confidence[1, 150:] = -torch.inf  # padding
+    found = voting._suppressed(confidence, source, 0.7)
+    monkeypatch.setattr(voting, "MOST_NEAR", 0)  # too many to list
+    assert torch.equal(voting._suppressed(confidence, source, 0.7), found)
+    assert 0.05 < float(found[0].float().mean()) < 0.95

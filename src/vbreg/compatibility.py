@@ -286,10 +286,10 @@ def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) 
     entries = 0
     for rows in row_chunks(N, N, maps=4):
         beta = spatial_compatibility(source[rows], target[rows], source, target)
-        positive = beta > 0
-        counts.append(positive.sum(-1))
-        columns.append(positive.nonzero()[:, 1].to(torch.int32))
-        values.append(beta[positive])
+        at = (beta > 0).view(-1).nonzero().squeeze(-1)  # ascending
+        counts.append(torch.searchsorted(at, N * torch.arange(len(beta) + 1).to(at)).diff())
+        columns.append((at % N).to(torch.int32))
+        values.append(beta.view(-1)[at])
         entries += len(values[-1])
         if most is not None and entries > most:
             return None

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,6 +24,8 @@ from vbreg.compatibility import (
     row_chunks,
     spatial_compatibility,
 )
+
+MOST_NEAR = 200  # correspondences about one, on average, that are listed
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,30 @@ def _suppressed(confidence: Tensor, source: Tensor, radius: float) -> Tensor:
         from vbreg.kernels import attention, search
 
         return search.suppressed(confidence, attention.coordinates(source, source), radius)
+    if source.device.type == "cpu":
+        found = [_suppressed_by_tree(c, s, radius) for c, s in zip(confidence, source, strict=True)]
+        if all(f is not None for f in found):
+            return torch.stack([f for f in found if f is not None])
     suppressed = torch.empty(B, N, dtype=torch.bool, device=source.device)
     for rows in row_chunks(N, N, batch=B, maps=3):
         near = distances(source[:, rows], source) < radius
         stronger = confidence.unsqueeze(-2) > confidence[:, rows].unsqueeze(-1)
         suppressed[:, rows] = (near & stronger).any(-1)
+    return suppressed
+
+
+def _suppressed_by_tree(confidence: Tensor, source: Tensor, radius: float) -> Tensor | None:
+    """(N,) of one problem, from the pairs that are near; None where these are too many to list."""
+    tree = cKDTree(source.numpy())
+    if tree.count_neighbors(tree, radius) > MOST_NEAR * len(source):
+        return None
+    near = torch.from_numpy(tree.query_pairs(radius, output_type="ndarray"))  # (pairs, 2)
+    a, b = near.unbind(-1)
+    within = (source[a] - source[b]).norm(dim=-1) < radius
+    first = confidence[a] - confidence[b]
+    suppressed = torch.zeros_like(confidence, dtype=torch.bool)
+    suppressed[b[within & (first > 0)]] = True
+    suppressed[a[within & (first < 0)]] = True
     return suppressed
 
 
@@ -214,12 +236,13 @@ class _Candidates(NamedTuple):
         if beta.device.type != "cpu":
             return _Candidates(None)
         compatible = beta > 0
-        counts = compatible.sum(-1).flatten()
-        most = max(at_least, int(counts.max()))
-        row = torch.repeat_interleave(counts)
-        place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+        at = compatible.view(-1).nonzero().squeeze(-1)  # ascending
+        N = beta.shape[-1]
+        starts = torch.searchsorted(at, N * torch.arange(seed.numel() + 1))
+        most = max(at_least, int(starts.diff().max()))
+        row, column = at // N, at % N
         columns = seed.unsqueeze(-1).repeat(1, 1, most)
-        columns.view(-1, most)[row, place] = compatible.nonzero()[:, -1]
+        columns.view(-1, most)[row, torch.arange(len(at)) - starts[row]] = column
         return _Candidates(columns)
 
     def pick(self, rows: Tensor) -> Tensor:
