@@ -394,3 +394,14 @@ def test_kernels_compile_for_gpus_that_are_not_here(
     shared = json.loads(done.stdout)
     assert len(shared) == 14
     assert max(shared.values()) <= limit, shared  # bytes of a multiprocessor
+
+
+def test_rounding_is_switched_back_by_the_last_to_leave() -> None:
+    before = torch.get_float32_matmul_precision()
+    switch = kernels._rounding_in_torch
+    switch.__enter__()
+    switch.__enter__()
+    switch.__exit__()
+    assert torch.get_float32_matmul_precision() == "high"
+    switch.__exit__()
+    assert torch.get_float32_matmul_precision() == before

@@ -1,3 +1,4 @@
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -367,3 +368,29 @@ def test_memory_sets_the_number_of_matches() -> None:
     few, many = (most_matches(config, free) for free in (2 * 2**30, 100 * 2**30))
     assert 2000 <= few < 50_000 < 500_000 < many
     assert available_memory(torch.device("cpu")) > 2**20
+
+
+def test_thinning_keeps_rows_that_are_real(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few of many rows they are."""
+    problem = make_problem(400, 0.9, seed=1)
+    mask = np.zeros(400, dtype=bool)
+    mask[::40] = True
+    monkeypatch.setattr(VBReg, "most_matches", 50)
+    model = VBReg(small_network)
+    found = model.estimate(problem.source, problem.target, mask=mask, inlier_threshold=0.1)
+    assert found.matches_found == 400
+    assert found.correspondences.source_index is not None
+    assert found.correspondences.source_index.tolist() == np.flatnonzero(mask).tolist()
+    assert np.isfinite(found.T_target_source).all()
+
+
+def test_a_model_can_be_copied(small_network: VariationalNonLocalNetwork) -> None:
+    model = VBReg(small_network)
+    problem = make_problem(60, 0.5, seed=2)
+    expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    model.network.state()
+    copied = pickle.loads(pickle.dumps(model))
+    found = copied.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    assert np.array_equal(found.T_target_source, expected.T_target_source)

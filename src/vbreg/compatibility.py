@@ -39,7 +39,7 @@ def spatial_compatibility(
     source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
 ) -> Tensor:
     """beta (..., K, N) of Eq. 2 between K rows and all N correspondences, epsilon = 1."""
-    if _stays_in_cache(source_rows, source):
+    if _stays_in_cache(source_rows, source, target_rows, target):
         out = source.new_empty(*source_rows.shape[:-1], source.shape[-2])
         for block, x, y, X, Y in _blocks(out, source_rows, target_rows, source, target):
             _distances_into(block, x, X)
@@ -63,11 +63,13 @@ def distances(rows: Tensor, points: Tensor) -> Tensor:
     return torch.cdist(rows, points, compute_mode=mode)
 
 
-def _stays_in_cache(rows: Tensor, points: Tensor) -> bool:
+def _stays_in_cache(rows: Tensor, points: Tensor, *others: Tensor) -> bool:
     """Whether a map is better made some rows at a time, so that a CPU need not fetch it from memory
     for every operation."""
     large = rows.shape[-2] * points.shape[-2] > CACHED
-    return large and rows.device.type == "cpu" and not (rows.requires_grad or points.requires_grad)
+    if not large or rows.device.type != "cpu":
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (rows, points, *others)))
 
 
 def _blocks(out: Tensor, *ends: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -210,8 +212,8 @@ def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
 
 
 def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
-    """As `chunked`, with beta kept from one iteration to the next, and no row's maximum looked for:
-    logits far below where exp overflows need none, and the clamp keeps wild ones finite."""
+    """As `chunked`, with beta kept from one iteration to the next, and a row's maximum looked for
+    only where features are so long that exp could overflow."""
     beta = spatial_compatibility(source, target, source, target)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -223,7 +225,11 @@ def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
         for b in range(B):
             for rows in row_chunks(N, N, maps=max(1, MAP_BYTES // (4 * KEPT_ROWS * N))):
                 weights = (scaled[b, rows] @ columns[b]).mul_(beta[b, rows])
-                weights = (weights.clamp_max_(HIGHEST_LOGIT) if wild else weights).exp_()
+                if wild:
+                    if mask is not None:
+                        weights.masked_fill_(~mask[b], -torch.inf)
+                    weights.sub_(weights.amax(-1, keepdim=True))
+                weights.exp_()
                 if mask is not None:
                     weights.mul_(mask[b])
                 total = weights.sum(-1, keepdim=True)

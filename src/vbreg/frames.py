@@ -1,7 +1,8 @@
 """From the user's frames and units to the ones computed in, and back.
 
 Points may lie millions of metres from their origin and come as files, arrays or tensors. Here they
-become float32 about an origin of their own, and poses go back to float64 in the user's frames.
+are moved to an origin of their own, where float32 holds them, and poses go back to the user's
+frames.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class MatchProblem:
             points /= unit
             points.reshape(-1, 3)[gaps] = 0.0
             widest = max(points.max(), -points.min())
-            if widest > WIDEST:
+            if not widest <= WIDEST:
                 raise VBRegError(
                     f"matches lie up to {widest * unit:.3g} from their middle, with an "
                     f"inlier threshold of {unit:.3g}: check that both are in the same unit"

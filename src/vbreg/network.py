@@ -304,7 +304,9 @@ class VariationalNonLocalNetwork(nn.Module):
         if (
             labels is None
             and generator is None
+            and not classify_each
             and self.config.variational
+            and features.dtype == torch.float32
             and _by_kernels(features)
         ):
             return self._run_together(features, attend, mask, keep_attention)
@@ -361,9 +363,10 @@ class VariationalNonLocalNetwork(nn.Module):
         """The branches' weights side by side, made anew when weights have changed."""
         kind = torch.float16 if kernels.rounding() else torch.float32
         now = *self.state(), kind
-        if self._together is None or self._together[0] != now:
-            self._together = now, BranchesTogether(self, kind)
-        return self._together[1]
+        held = self._together
+        if held is None or held[0] != now:
+            held = self._together = now, BranchesTogether(self, kind)
+        return held[1]
 
     def state(self) -> tuple[int, int]:
         """Changes when weights are moved or written to."""
@@ -371,7 +374,12 @@ class VariationalNonLocalNetwork(nn.Module):
             not self._weights or self._weights[-1] is not self.sigma
         ):  # walking through all modules takes a while
             self._weights = [p for p in self.parameters() if p is not self.sigma] + [self.sigma]
-        return self.sigma.data_ptr(), sum(p._version for p in self._weights)
+        places = hash(tuple(p.data_ptr() for p in self._weights))
+        return places, sum(p._version for p in self._weights if not p.is_inference())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without copies of the weights, which are made anew where they are needed."""
+        return {**self.__dict__, "_weights": [], "_together": None}
 
     def _initial_state(self, features: Tensor) -> BranchState:
         """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""

@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -85,13 +87,14 @@ def register(
         chosen = _choose_voxel_size(voxel_size, preset, *clouds)
     with clock("weights"):
         model = model or _shipped_model(preset or "indoor", str(choose_device(device)))
+    most = model.most_matches
     matches, found, described = _match_clouds(
         *clouds,
         chosen,
         model.device,
         clock,
         mutual=mutual,
-        most=min(max_correspondences, model.most_matches),
+        most=min(max_correspondences, most),
     )
     result = model._estimate(
         matches.source,
@@ -101,6 +104,7 @@ def register(
         inlier_threshold=INLIER_THRESHOLD * chosen,
         seed=seed,
         clock=clock,
+        most=most,
     )
     return replace(
         result,
@@ -126,11 +130,21 @@ class VBReg:
     ) -> None:
         """Kernels and recordings are for a GPU; plain torch gives the answer that they are measured
         against."""
-        self.network = network.eval()
         self.voxel_size = voxel_size
-        self.voting = voting or VotingConfig()
         self.use_kernels = use_kernels
-        self.solver = Solver(self.network, self.voting)
+        self.solver = Solver(network.eval(), voting or VotingConfig())
+
+    @property
+    def network(self) -> VariationalNonLocalNetwork:
+        return self.solver.network
+
+    @property
+    def voting(self) -> VotingConfig:
+        return self.solver.voting
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what a GPU has recorded, which is made anew where it is needed."""
+        return {name: part for name, part in vars(self).items() if name != "_recorded"}
 
     @classmethod
     def from_pretrained(
@@ -185,6 +199,7 @@ class VBReg:
             ),
             seed=seed,
             clock=Stopwatch(None),
+            most=self.most_matches,
         )
 
     def _estimate(
@@ -197,14 +212,17 @@ class VBReg:
         inlier_threshold: float,
         seed: int | None,
         clock: Stopwatch,
+        most: int,
     ) -> Registration:
         valid = usable_rows(source, target, mask)
         described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
-        found, rows, most = source.shape[-2], None, self.most_matches
+        found, rows = source.shape[-2], None
         if found > most:
-            rows = _evenly(found, most).numpy()
+            rows = np.flatnonzero(np.atleast_2d(valid).any(0))  # of any problem
+            rows = rows[_evenly(len(rows), most).numpy()]
             source, target, valid = source[..., rows, :], target[..., rows, :], valid[..., rows]
             described = None if described is None else described[..., rows, :]
+            valid = usable_rows(source, target, valid)
         problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
         problems = list(problem.parts(max(1, most // len(problem))))
         with torch.inference_mode(), torch.cuda.device_of(self.network.sigma):

@@ -77,7 +77,8 @@ class Solver:
             output = self.run_network(matches, whole=whole, generator=generator)
         with clock("vote"):
             if geometry_alone:
-                output = output._replace(features=(torch.ones_like(output.features[-1]),))
+                alike = torch.ones_like(output.features[-1])
+                output = output._replace(features=(alike,), attention=())
             seeds, members = self.search(output, matches, most_seeds)
         with clock("estimate"):
             weights = spectral_weights(output.features[-1], source, target, members, sigma)
@@ -128,7 +129,7 @@ class Solver:
             matches.mask,
             sigma=self.network.sigma,
             config=self.voting,
-            attention=output.attention if len(output.features) > 1 else (),
+            attention=output.attention,
         )
         return seeds, members
 

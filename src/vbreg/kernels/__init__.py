@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
 
 import torch
 
@@ -62,27 +63,42 @@ def tensor_cores(device: torch.device) -> Iterator[None]:
         return
     token = _rounding.set(True)
     try:
-        with _rounding_in_torch():
+        with _rounding_in_torch:
             yield
     finally:
         _rounding.reset(token)
 
 
-@contextmanager
-def _rounding_in_torch() -> Iterator[None]:
-    """By the older of its two switches, unless the newer one has been touched."""
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        matmul = torch.backends.cuda.matmul
-        before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+class _RoundingInTorch:
+    """Torch's own switch, which is the whole process's: the first thread to come in turns it, the
+    last to leave turns it back."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = Lock(), 0, ""
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.before = self._set("high", "tf32")
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self._set(self.before, self.before)
+
+    @staticmethod
+    def _set(older: str, newer: str) -> str:
+        """By the older of its two switches, unless the newer one has been touched -> as it was."""
         try:
-            yield
-        finally:
-            matmul.fp32_precision = before
-        return
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+            before = torch.get_float32_matmul_precision()
+        except RuntimeError:
+            matmul = torch.backends.cuda.matmul
+            before, matmul.fp32_precision = matmul.fp32_precision, newer
+            return before
+        torch.set_float32_matmul_precision(older)
+        return before
+
+
+_rounding_in_torch = _RoundingInTorch()

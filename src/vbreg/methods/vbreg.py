@@ -33,7 +33,9 @@ class VBRegMethod:
                 descriptors=problem.matched_descriptors() if self.wants_descriptors else None,
                 inlier_threshold=problem.inlier_threshold,
             )
-        return replace(result, correspondences=matches, timings=clock.seconds)
+        if len(result.correspondences) == len(matches):  # none were left out for lack of memory
+            result = replace(result, correspondences=matches)
+        return replace(result, timings=clock.seconds)
 
 
 def open_(device: torch.device) -> Method:
