@@ -181,7 +181,7 @@ def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
 
 
 def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.device) -> list[Row]:
-    """Medians, step by step (a recording would hide them)."""
+    """Medians, step by step; on a GPU of plain torch, since a recording has no steps."""
     rows = []
     for name in weights:
         model = VBReg.from_pretrained(name, device=device)
