@@ -292,8 +292,8 @@ def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) 
     entries = 0
     for rows in row_chunks(N, N, maps=4):
         beta = spatial_compatibility(source[rows], target[rows], source, target)
-        at = (beta > 0).view(-1).nonzero().squeeze(-1)  # ascending
-        counts.append(torch.searchsorted(at, N * torch.arange(len(beta) + 1).to(at)).diff())
+        at, starts = positive_entries(beta)
+        counts.append(starts.diff())
         columns.append((at % N).to(torch.int32))
         values.append(beta.view(-1)[at])
         entries += len(values[-1])
@@ -302,6 +302,15 @@ def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) 
     crow = torch.zeros(N + 1, dtype=torch.int32, device=source.device)
     crow[1:] = torch.cat(counts).cumsum(0)
     return _csr(crow, torch.cat(columns), torch.cat(values), torch.Size((N, N)))
+
+
+def positive_entries(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of what is above zero in maps (..., K, N), ascending and counted through all of them,
+    and where each of the rows begins among these places, the end included."""
+    N = maps.shape[-1]
+    at = (maps > 0).view(-1).nonzero().squeeze(-1)
+    rows = torch.arange(maps.numel() // N + 1, device=at.device)
+    return at, torch.searchsorted(at, N * rows)
 
 
 def _csr(crow: Tensor, columns: Tensor, values: Tensor, size: torch.Size) -> Tensor:

@@ -21,6 +21,7 @@ from vbreg.compatibility import (
     attention_rows,
     compatibility_of,
     distances,
+    positive_entries,
     row_chunks,
     spatial_compatibility,
 )
@@ -235,12 +236,9 @@ class _Candidates(NamedTuple):
     def of(beta: Tensor, seed: Tensor, at_least: int) -> _Candidates:
         if beta.device.type != "cpu":
             return _Candidates(None)
-        compatible = beta > 0
-        at = compatible.view(-1).nonzero().squeeze(-1)  # ascending
-        N = beta.shape[-1]
-        starts = torch.searchsorted(at, N * torch.arange(seed.numel() + 1))
+        at, starts = positive_entries(beta)
+        row, column = at // beta.shape[-1], at % beta.shape[-1]
         most = max(at_least, int(starts.diff().max()))
-        row, column = at // N, at % N
         columns = seed.unsqueeze(-1).repeat(1, 1, most)
         columns.view(-1, most)[row, torch.arange(len(at)) - starts[row]] = column
         return _Candidates(columns)
