@@ -392,7 +392,7 @@ def test_a_model_can_be_copied(small_network: VariationalNonLocalNetwork) -> Non
     problem = make_problem(60, 0.5, seed=2)
     expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
     held = threading.Lock()  # as a recording has, which cannot be pickled
-    model.__dict__["_recorded"], model.network._together = held, held  # type: ignore[assignment]
+    model.__dict__["_recorded"], model.network._frozen = held, held  # type: ignore[assignment]
     copied = pickle.loads(pickle.dumps(model))
     found = copied.estimate(problem.source, problem.target, inlier_threshold=0.1)
     assert np.array_equal(found.T_target_source, expected.T_target_source)

@@ -22,10 +22,11 @@ AttentionForm = Literal["auto", "dense", "fused", "kernel", "chunked", "sparse"]
 
 MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB with what it derives
-DENSE_FROM = 0.15  # share of compatible pairs from which dense arithmetic is quicker on a CPU
+DENSE_FROM = 0.12  # share of compatible pairs from which dense arithmetic is quicker on a CPU
 CACHED = 2**17  # numbers of a map that stay in a CPU's cache from one operation to the next
 KEPT_BYTES = 2 * MAP_BYTES  # beta of all problems is kept whole up to here: one of 8192 matches
-KEPT_ROWS = 1024  # of a map of logits, which then stays in the cache
+KEPT_ROWS = 256  # of a map of logits, which then stays in the cache
+MIRRORED_ROWS = 128  # of a symmetric map that are made before their image is
 HIGHEST_LOGIT = 80.0  # exp is finite in float32 up to 88
 
 
@@ -48,6 +49,22 @@ def spatial_compatibility(
         return out
     d = distances(source_rows, source) - distances(target_rows, target)
     return (1.0 - d.square_()).clamp_min_(0.0)
+
+
+def own_compatibility(source: Tensor, target: Tensor) -> Tensor:
+    """beta (..., N, N) among all N correspondences. On a CPU half of it is computed, and the other
+    half is its mirror image."""
+    if not _stays_in_cache(source, source, target):
+        return spatial_compatibility(source, target, source, target)
+    N = source.shape[-2]
+    out = source.new_empty(*source.shape[:-1], N)
+    for start in range(0, N, MIRRORED_ROWS):
+        end = min(start + MIRRORED_ROWS, N)
+        x, y = source[..., start:end, :], target[..., start:end, :]
+        strip = spatial_compatibility(x, y, source[..., start:, :], target[..., start:, :])
+        out[..., start:end, start:] = strip
+        out[..., end:, start:end] = strip[..., end - start :].mT
+    return out
 
 
 def distances(rows: Tensor, points: Tensor) -> Tensor:
@@ -180,7 +197,7 @@ def _compiled_attend() -> Callable[..., Tensor]:
 def _dense(
     source: Tensor, target: Tensor, mask: Tensor | None, attend: Callable[..., Tensor]
 ) -> Attention:
-    beta = spatial_compatibility(source, target, source, target)
+    beta = own_compatibility(source, target)
     return lambda query, key, value: attend(query, key, value, beta, mask)
 
 
@@ -214,7 +231,8 @@ def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
 def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
     """As `chunked`, with beta kept from one iteration to the next, and a row's maximum looked for
     only where features are so long that exp could overflow."""
-    beta = spatial_compatibility(source, target, source, target)
+    beta = own_compatibility(source, target)
+    logits = source.new_empty(min(KEPT_ROWS, source.shape[1]), source.shape[1])
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         B, N, d = value.shape
@@ -223,8 +241,10 @@ def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
         columns = key.transpose(-1, -2).contiguous()
         out = torch.empty_like(value)
         for b in range(B):
-            for rows in row_chunks(N, N, maps=max(1, MAP_BYTES // (4 * KEPT_ROWS * N))):
-                weights = (scaled[b, rows] @ columns[b]).mul_(beta[b, rows])
+            for start in range(0, N, KEPT_ROWS):
+                rows = slice(start, min(start + KEPT_ROWS, N))
+                weights = torch.mm(scaled[b, rows], columns[b], out=logits[: rows.stop - start])
+                weights.mul_(beta[b, rows])
                 if wild:
                     if mask is not None:
                         weights.masked_fill_(~mask[b], -torch.inf)
@@ -290,8 +310,12 @@ def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) 
     N = len(source)
     counts, columns, values = [], [], []
     entries = 0
+    whole = own_compatibility(source, target) if 4 * N * N <= KEPT_BYTES else None
     for rows in row_chunks(N, N, maps=4):
-        beta = spatial_compatibility(source[rows], target[rows], source, target)
+        if whole is None:
+            beta = spatial_compatibility(source[rows], target[rows], source, target)
+        else:
+            beta = whole[rows]
         at, starts = positive_entries(beta)
         counts.append(starts.diff())
         columns.append((at % N).to(torch.int32))

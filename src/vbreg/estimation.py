@@ -20,6 +20,7 @@ from vbreg.voting import HypotheticalInliers
 
 POWER_ITERATIONS = 10
 REFINEMENT_ROUNDS = 50
+SCORED_MAPS = 64  # shares of MAP_BYTES: so small a map stays in a CPU's cache
 SETTLED = 1e-7  # change of the pose, in inlier thresholds, below which it is final
 
 
@@ -82,13 +83,29 @@ def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> 
         from vbreg.kernels import attention, search
 
         return search.score(T, attention.coordinates(source, target), weights)
-    weight = weights.to(source.dtype).unsqueeze(-1)  # (B, N, 1)
-    scores = torch.empty(B, K, dtype=source.dtype, device=source.device)
-    for rows in row_chunks(K, N, batch=B, maps=8):
-        residual = apply(T[:, rows], source.unsqueeze(1)) - target.unsqueeze(1)  # (B, k, N, 3)
-        gain = (1.0 - residual.square().sum(-1)).clamp_min_(0.0)
+    poses, matches = _residual_factors(T, source, target)
+    weight = weights.double().unsqueeze(-1)  # (B, N, 1)
+    scores = torch.empty(B, K, dtype=torch.float64, device=source.device)
+    for rows in row_chunks(K, N, batch=B, maps=SCORED_MAPS):
+        gain = (poses[:, rows] @ matches).clamp_min_(0.0)
         scores[:, rows] = (gain @ weight).squeeze(-1)
-    return scores / weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
+    scores /= weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
+    return scores.to(source.dtype)
+
+
+def _residual_factors(T: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, K, 17) and (B, 17, N), float64, whose product is 1 - |R x + t - y|^2: multiplied out, it
+    is a sum of products of something of the pose with something of the match. In double precision,
+    because it is a small difference of large numbers."""
+    x, y = source.double(), target.double()
+    R, t = T[..., :3, :3].double(), T[..., :3, 3].double()
+    one = torch.ones_like(t[..., :1])
+    Rt = (t.unsqueeze(-2) @ R).squeeze(-2)
+    poses = torch.cat([R.flatten(-2), Rt, t, one, t.square().sum(-1, keepdim=True)], dim=-1)
+    yx = (y.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
+    rest = 1.0 - x.square().sum(-1, keepdim=True) - y.square().sum(-1, keepdim=True)
+    matches = torch.cat([2 * yx, -2 * x, 2 * y, rest, -torch.ones_like(rest)], dim=-1)
+    return poses, matches.mT.contiguous()
 
 
 def crowd_weights(source: Tensor, target: Tensor, mask: Tensor) -> Tensor:

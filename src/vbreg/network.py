@@ -8,7 +8,6 @@ Shapes: B problems, N correspondences, d = width, L iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 
 from vbreg import kernels
 from vbreg.compatibility import Attention, AttentionForm, spatial_attention
+from vbreg.inference import BranchesInPlace, BranchesTogether
 
 BRANCHES = ("query", "key", "value")
 DESCRIPTOR_LENGTH = 10.0  # in inlier thresholds of 10 cm: 1 beside metres, as in the paper
@@ -106,7 +106,11 @@ class ContextNorm(nn.Module):
 
 
 def _by_kernels(x: Tensor) -> bool:
-    return kernels.usable(x.device) and not torch.is_grad_enabled()
+    return x.dtype == torch.float32 and kernels.usable(x.device) and not torch.is_grad_enabled()
+
+
+def _in_place(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.is_grad_enabled()
 
 
 def masked_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -132,7 +136,7 @@ class NormedMLP(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, residual: Tensor | None = None) -> Tensor:
         """Added to the residual, if there is one."""
-        if x.dtype == torch.float32 and _by_kernels(x):
+        if _by_kernels(x):
             from vbreg.kernels import layers
 
             if layers.supports(*self.widths):
@@ -205,58 +209,6 @@ def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
     return new + (keep_x + keep_h).sigmoid() * (h - new)
 
 
-class TogetherState(NamedTuple):
-    """`BranchState` of all branches; z and `low` in the precision of the products."""
-
-    z: Tensor  # (3, M, latent_width)
-    h: Tensor  # (3, M, hidden_width) float32
-    low: Tensor  # h once more
-
-
-class BranchesTogether:
-    """The three branches at inference, when z is the prior's mean, by kernels: all of them at once,
-    and each layer in one pass. Computes what `LatentBranch` does."""
-
-    def __init__(self, network: VariationalNonLocalNetwork, kind: torch.dtype) -> None:
-        from vbreg.kernels.layers import Affine
-
-        self.config, self.kind = network.config, kind
-        branches = [network.branches[name] for name in BRANCHES]
-        z = network.config.latent_width
-
-        def layer(pick: Callable[[Any], tuple[Tensor, Tensor]], each: Sequence[Any]) -> Affine:
-            weights, biases = zip(*map(pick, each), strict=True)  # (out, in), (out,)
-            weight = torch.stack(weights).transpose(1, 2).to(kind).contiguous()
-            return Affine(weight, torch.stack(biases).float())
-
-        self.embed = layer(lambda b: (b.embed.weight, b.embed.bias), branches)
-        self.of_input = layer(lambda b: (b.history.weight_ih, b.history.bias_ih), branches)
-        self.of_state = layer(lambda b: (b.history.weight_hh, b.history.bias_hh), branches)
-        self.prior = layer(lambda b: (b.prior[0].weight, b.prior[0].bias), branches)
-        self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]), branches)
-        self.merge = layer(lambda b: (b.merge.weight, b.merge.bias), branches)
-        self.project = [
-            layer(lambda p: (p.weight, p.bias), [step.project[name] for name in BRANCHES])  # type: ignore[index]
-            for step in network.steps
-        ]
-
-    def start(self, features: Tensor) -> TogetherState:
-        M, z, h = len(features), self.config.latent_width, self.config.hidden_width
-        low = features.new_zeros(3, M, h, dtype=self.kind)
-        return TogetherState(
-            features.new_zeros(3, M, z, dtype=self.kind), features.new_zeros(3, M, h), low
-        )
-
-    def __call__(self, state: TogetherState, features: Tensor) -> tuple[TogetherState, Tensor]:
-        """The next state, and merged (3, M, d), from features (M, d)."""
-        from vbreg.kernels.layers import gated
-
-        x = self.embed(state.z, features, relu=True)
-        h, low = gated(x, state.h, state.low, self.of_input, self.of_state)  # Eq. 3
-        z = self.mean(self.prior(low, relu=True))
-        return TogetherState(z, h, low), self.merge(z, low, relu=True)  # Eq. 4
-
-
 class NonLocalStep(nn.Module):
     """What is an iteration's own: the three projections and the message. Without latent branches
     also the layer that they stand in for, which sees each correspondence by itself."""
@@ -283,7 +235,7 @@ class VariationalNonLocalNetwork(nn.Module):
         )
         self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
         self._weights: list[nn.Parameter] = []
-        self._together: tuple[tuple[int, int, torch.dtype], BranchesTogether] | None = None
+        self._frozen: tuple[object, BranchesTogether | BranchesInPlace] | None = None
 
     def forward(
         self,
@@ -306,10 +258,9 @@ class VariationalNonLocalNetwork(nn.Module):
             and generator is None
             and not classify_each
             and self.config.variational
-            and features.dtype == torch.float32
-            and _by_kernels(features)
+            and (_by_kernels(features) or _in_place(features))
         ):
-            return self._run_together(features, attend, mask, keep_attention)
+            return self._run_frozen(features, attend, mask, keep_attention)
         states = {name: self._initial_state(features) for name in self.branches}
         all_features, all_attention, all_steps = [], [], []
         for iteration in self.steps:
@@ -341,32 +292,32 @@ class VariationalNonLocalNetwork(nn.Module):
             logits if classify_each else (),
         )
 
-    def _run_together(
+    def _run_frozen(
         self, features: Tensor, attend: Attention, mask: Tensor | None, keep_attention: bool
     ) -> NetworkOutput:
-        """The iterations with all branches at once, for a GPU and without gradients."""
-        together = self.together()
+        """The iterations when z is the prior's mean and no gradient is asked for."""
+        branches = self._frozen_branches(by_kernels=_by_kernels(features))
         B, N, _ = features.shape
-        state = together.start(features.flatten(0, 1))
+        state: Any = branches.start(features.flatten(0, 1))
         all_features, all_attention = [], []
-        for iteration, project in zip(self.steps, together.project, strict=True):
+        for k, iteration in enumerate(self.steps):
             assert isinstance(iteration, NonLocalStep)
-            state, merged = together(state, features.flatten(0, 1))
-            query, key, value = project(merged).unflatten(1, (B, N)).unbind(0)
-            features = iteration.message(attend(query, key, value), mask, features)
+            state, ends = branches(k, state, features.flatten(0, 1))
+            query, key, value = (end.unflatten(0, (B, N)) for end in ends)
+            features = iteration.message(attend(query, key, value), mask, features)  # Eq. 1
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
         logits = self.classify(features).squeeze(-1)
         return NetworkOutput(logits, tuple(all_features), tuple(all_attention), ())
 
-    def together(self) -> BranchesTogether:
-        """The branches' weights side by side, made anew when weights have changed."""
+    def _frozen_branches(self, by_kernels: bool) -> BranchesTogether | BranchesInPlace:
+        """Made anew when weights have changed."""
         kind = torch.float16 if kernels.rounding() else torch.float32
-        now = *self.state(), kind
-        held = self._together
-        if held is None or held[0] != now:
-            held = self._together = now, BranchesTogether(self, kind)
-        return held[1]
+        now = (*self.state(), by_kernels, kind)
+        if self._frozen is None or self._frozen[0] != now:
+            made = BranchesTogether(self, kind) if by_kernels else BranchesInPlace(self)
+            self._frozen = now, made
+        return self._frozen[1]
 
     def state(self) -> tuple[int, int]:
         """Changes when weights are moved or written to."""
@@ -379,7 +330,7 @@ class VariationalNonLocalNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without copies of the weights, which are made anew where they are needed."""
-        return {**self.__dict__, "_weights": [], "_together": None}
+        return {**self.__dict__, "_weights": [], "_frozen": None}
 
     def _initial_state(self, features: Tensor) -> BranchState:
         """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""

@@ -1,4 +1,5 @@
-"""Weights as safetensors files that carry their own configuration and checksum. Never a pickle."""
+"""Weights as safetensors files that carry their own configuration, what the search behind them
+should do and a checksum. Never a pickle."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
+from vbreg.voting import VotingConfig
 
 FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
@@ -36,7 +38,7 @@ PRESETS: Mapping[str, Preset] = {
 }
 MODELS: Mapping[str, str] = {
     **{name: preset.weights for name, preset in PRESETS.items()},
-    "fast": "fast.safetensors",  # half the iterations and narrower, for any kind of scan
+    "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds; for any kind of scan
 }
 
 
@@ -58,7 +60,10 @@ def fingerprint(name_or_path: str | Path) -> str:
 
 
 def save_network(
-    path: str | Path, network: VariationalNonLocalNetwork, about: Mapping[str, Any] | None = None
+    path: str | Path,
+    network: VariationalNonLocalNetwork,
+    about: Mapping[str, Any] | None = None,
+    voting: VotingConfig | None = None,
 ) -> str:
     """Write weights, configuration and checksum into one file; the checksum is returned."""
     tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
@@ -66,6 +71,7 @@ def save_network(
     header = {
         "format": FORMAT,
         "network": asdict(network.config),
+        "voting": asdict(voting or VotingConfig()),
         "sha256": digest,
         "about": dict(about or {}),
     }
@@ -93,6 +99,17 @@ def load_network(path: str | Path) -> VariationalNonLocalNetwork:
     if checksum(tensors) != header.get("sha256"):
         raise FileFormatError(f"{path}: checksum of the weights is wrong; get a fresh copy")
     return network.eval()
+
+
+def load_voting(path: str | Path) -> VotingConfig:
+    """What the search behind the weights of a file should do."""
+    try:
+        return VotingConfig(**read_header(path).get("voting", {}))
+    except (TypeError, ValueError) as error:
+        raise FileFormatError(
+            f"{path}: its settings of the search are not to be understood ({error}); "
+            "the file is damaged or was written by another version of vbreg"
+        ) from error
 
 
 def read_header(path: str | Path) -> dict[str, Any]:

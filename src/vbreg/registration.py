@@ -152,11 +152,13 @@ class VBReg:
     ) -> VBReg:
         """'indoor' or 'outdoor', shipped with the package; 'fast', a smaller network for a CPU; or
         the path of a weights file."""
-        network = pretrained.load_network(pretrained.weights_path(name_or_path))
-        network = network.to(choose_device(device))
+        path = pretrained.weights_path(name_or_path)
+        network = pretrained.load_network(path).to(choose_device(device))
+        voting = pretrained.load_voting(path)
         if str(name_or_path) not in pretrained.PRESETS:
-            return cls(network)
-        return cls(network, voxel_size=pretrained.preset(str(name_or_path)).voxel_size)
+            return cls(network, voting=voting)
+        voxel_size = pretrained.preset(str(name_or_path)).voxel_size
+        return cls(network, voxel_size=voxel_size, voting=voting)
 
     @property
     def device(self) -> torch.device:

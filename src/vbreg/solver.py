@@ -213,4 +213,4 @@ class Recorded:
         mode = "thread_local"  # other threads may go on with their own work
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
             output = self.solver(inputs, most_seeds=most)
-        return Recording(graph, inputs, output, self.solver.network._together)
+        return Recording(graph, inputs, output, self.solver.network._frozen)

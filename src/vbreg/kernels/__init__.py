@@ -6,6 +6,7 @@ where it can. Without Triton, or without a GPU, the function of torch is all the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,8 @@ _rounding: ContextVar[bool] = ContextVar("rounding", default=False)
 
 @lru_cache(maxsize=1)
 def installed() -> bool:
+    if os.environ.get("VBREG_KERNELS") == "0":  # for a whole process, to compare with
+        return False
     try:
         return int(version("triton").partition(".")[0]) >= 3
     except (PackageNotFoundError, ValueError):

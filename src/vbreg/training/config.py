@@ -15,6 +15,7 @@ from vbreg.datasets.matches import FPFH_WIDTH
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.losses import Objective
 from vbreg.network import NetworkConfig
+from vbreg.voting import VotingConfig
 
 T = TypeVar("T")
 MatchedBy = Literal["any", "fpfh"]
@@ -86,6 +87,7 @@ class TrainConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     objective: Objective = field(default_factory=Objective)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    voting: VotingConfig = field(default_factory=VotingConfig)  # of the search behind the weights
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_batches", "log_every", "validate_every", "checkpoint_every"):

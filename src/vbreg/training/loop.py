@@ -114,7 +114,9 @@ class Run:
                 speed = (state.pairs - pairs) / (self.clock() - began)
                 notes.record("train", state.step, self._describe(terms, speed))
             if self.held_out and (state.step % config.validate_every == 0 or self._done(stop)):
-                found = validate(state.averaged, self.held_out, self.sampler.descriptors)
+                found = validate(
+                    state.averaged, self.held_out, self.sampler.descriptors, self.config.voting
+                )
                 notes.record("validation", state.step, {"pairs": state.pairs, **found._asdict()})
             if state.step % config.checkpoint_every == 0:
                 self.save(output)
@@ -187,7 +189,7 @@ class Run:
         if self.config.start_from:
             about["start"] = read_header(self.config.start_from).get("about", {})
         with atomic_path(output / WEIGHTS) as path:
-            save_network(path, state.averaged, about)
+            save_network(path, state.averaged, about, self.config.voting)
 
     def _describe(self, terms: dict[str, Tensor], pairs_per_second: float) -> dict[str, float]:
         state = self.state

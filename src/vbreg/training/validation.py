@@ -13,6 +13,7 @@ from vbreg.metrics import classification, pose_error
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.registration import VBReg
 from vbreg.training.descriptors import CloudDescriptors
+from vbreg.voting import VotingConfig
 
 ROTATION, TRANSLATION = 15.0, 3.0  # a success: degrees, and inlier thresholds (30 cm at 10 cm)
 MOST = 96  # sets that are looked at, spread evenly over those given
@@ -29,8 +30,9 @@ def validate(
     network: VariationalNonLocalNetwork,
     sets: Sequence[MatchSet],
     descriptors: CloudDescriptors | None = None,
+    voting: VotingConfig | None = None,
 ) -> Validation:
-    model = VBReg(network)
+    model = VBReg(network, voting=voting)
     rows = []
     for k in np.unique(np.linspace(0, len(sets) - 1, min(MOST, len(sets))).round().astype(int)):
         match_set = sets[k]
