@@ -166,36 +166,38 @@ def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int,
 
 
 def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
-    """Seconds that torch's float32 product alone needs for them: the least of three runs."""
-    seconds = math.inf
-    for _ in range(3):
-        total = 0.0
-        for times, rows, inner, columns in network_products(config, n):
-            a, b = (torch.rand(shape, device=device) for shape in ((rows, inner), (inner, columns)))
-            out = a @ b
-            cost = measured(lambda: torch.mm(a, b, out=out), device)[1]  # noqa: B023
-            total += times * cost.seconds
-        seconds = min(seconds, total)
-    return seconds
+    """Seconds that torch's float32 product alone needs for them, once each, warmed up."""
+    total = 0.0
+    for times, rows, inner, columns in network_products(config, n):
+        a, b = (torch.rand(shape, device=device) for shape in ((rows, inner), (inner, columns)))
+        out = a @ b
+        cost = measured(lambda: torch.mm(a, b, out=out), device)[1]  # noqa: B023
+        total += times * cost.seconds
+    return total
 
 
 def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.device) -> list[Row]:
-    """Medians, step by step; on a GPU of plain torch, since a recording has no steps."""
+    """Medians, step by step; on a GPU of plain torch, since a recording has no steps. Each pair's
+    network and products are timed one right after the other, so that a machine which is slow for a
+    while is slow for both."""
     rows = []
     for name in weights:
         model = VBReg.from_pretrained(name, device=device)
         model.use_kernels = device.type == "cpu"
-        timings = []
-        for k, labelled in enumerate([problems[0], *problems]):
-            found = estimate(model, labelled.problem.correspondences)
-            timings += [found.timings] * (k > 0)
+        estimate(model, problems[0].problem.correspondences)
+        timings, floors = [], []
+        for labelled in problems:
+            timings.append(estimate(model, labelled.problem.correspondences).timings)
+            floors.append(product_time(model.network.config, len(labelled.right), device))
         n = int(np.median([len(p.right) for p in problems]))
-        floor = 1e3 * product_time(model.network.config, n, device)
         for stage in timings[0]:
-            ms = 1e3 * float(np.median([t[stage] for t in timings]))
+            seconds = np.array([t[stage] for t in timings])
+            ms = 1e3 * float(np.median(seconds))
             row = {"weights": name, "matches": n, "stage": stage, "median_ms": round(ms, 2)}
             if stage == "network":
-                row |= {"product_ms": round(floor, 2), "times_product": round(ms / floor, 2)}
+                ratio = float(np.median(seconds / np.array(floors)))
+                floor = 1e3 * float(np.median(floors))
+                row |= {"product_ms": round(floor, 2), "times_product": round(ratio, 2)}
             rows.append(row)
             print(row, flush=True)
     return rows

@@ -116,3 +116,15 @@ def test_maps_made_in_the_cache_are_the_same(
     torch.testing.assert_close(compatibility.spatial_compatibility(*ends), whole)
     torch.testing.assert_close(compatibility.distances(source[..., rows, :], source), apart)
     assert 0.05 < float((whole > 0).float().mean()) < 0.95
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_mirrored_map_is_the_whole_one(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    source, target = (3 * torch.randn(*shape, 70, 3, generator=generator) for _ in range(2))
+    whole = compatibility.spatial_compatibility(source, target, source, target)
+    monkeypatch.setattr(compatibility, "CACHED", 300)
+    monkeypatch.setattr(compatibility, "MIRRORED_ROWS", 16)  # four strips, and a rest
+    torch.testing.assert_close(compatibility.own_compatibility(source, target), whole)

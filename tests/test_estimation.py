@@ -14,7 +14,7 @@ from vbreg.estimation import (
     spectral_weights,
     squared_residuals,
 )
-from vbreg.geometry import from_rotation_translation, random_rotation
+from vbreg.geometry import apply, from_rotation_translation, random_rotation
 from vbreg.metrics import pose_error
 from vbreg.voting import HypotheticalInliers
 
@@ -59,6 +59,21 @@ def test_score_is_equation_10(monkeypatch: pytest.MonkeyPatch) -> None:
         d = [float((R[0, k] @ x[0, n] - y[0, n]).norm()) for n in range(45)]
         expected = sum(1 - v * v for v in d if v < 1) / 45
         assert float(score[0, k]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_score_of_a_wide_scene() -> None:
+    """Multiplied out, a residual is a small difference of large numbers."""
+    generator = torch.Generator().manual_seed(0)
+    x = 2000 * torch.randn(1, 200, 3, generator=generator)
+    R = random_rotation(1, 1, generator=generator)
+    T = from_rotation_translation(R, 500 * torch.randn(1, 1, 3, generator=generator))
+    y = apply(T.double(), x.double().unsqueeze(1)).squeeze(1)
+    y = y + 0.3 * torch.randn(1, 200, 3, dtype=torch.float64, generator=generator)
+    d2 = squared_residuals(T[:, 0].double(), x.double(), y)
+    expected = (1 - d2).clamp_min(0).mean()
+    score = inlier_score(T.double(), x.double(), y, torch.ones(1, 200))
+    torch.testing.assert_close(score[0, 0], expected, atol=1e-6, rtol=0)
+    assert 0.3 < float(expected) < 0.95
 
 
 def test_a_crowd_counts_less_than_as_many_of_their_own() -> None:

@@ -405,3 +405,18 @@ def test_rounding_is_switched_back_by_the_last_to_leave() -> None:
     assert torch.get_float32_matmul_precision() == "high"
     switch.__exit__()
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_kernels_can_be_turned_off_for_a_process() -> None:
+    command = "from vbreg import kernels; print(kernels.installed())"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", command],
+            env={**os.environ, "VBREG_KERNELS": value},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for value in ("0", "1")
+    ]
+    assert said == ["False", "True"]

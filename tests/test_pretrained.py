@@ -9,7 +9,17 @@ from safetensors.torch import save_file
 
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
-from vbreg.pretrained import FOLDER, MODELS, load_network, preset, read_header, save_network
+from vbreg.pretrained import (
+    FOLDER,
+    MODELS,
+    load_network,
+    load_voting,
+    preset,
+    read_header,
+    save_network,
+)
+from vbreg.registration import VBReg
+from vbreg.voting import VotingConfig
 
 CONFIG = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
 
@@ -43,6 +53,25 @@ def test_round_trip(saved: Path, config: NetworkConfig) -> None:
     assert read_header(saved)["about"] == {"steps": 3}
     for name, value in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_weights_say_how_to_search(saved: Path) -> None:
+    network = VariationalNonLocalNetwork(CONFIG)
+    assert VBReg.from_pretrained(saved, device="cpu").voting == VotingConfig()
+    save_network(saved, network, voting=VotingConfig(min_seeds=70))
+    assert VBReg.from_pretrained(saved, device="cpu").voting == VotingConfig(min_seeds=70)
+    tensors, header = contents(saved)
+    del header["voting"]  # as files were written before
+    rewrite(saved, tensors, header)
+    assert load_voting(saved) == VotingConfig()
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": 3}, {"min_seeds": 0}, {"min_seeds": "many"}])
+def test_a_search_that_is_not_understood_is_refused(saved: Path, wrong: dict[str, object]) -> None:
+    tensors, header = contents(saved)
+    rewrite(saved, tensors, {**header, "voting": wrong})
+    with pytest.raises(FileFormatError, match="settings of the search"):
+        load_voting(saved)
 
 
 def test_a_changed_weight_is_noticed(saved: Path) -> None:

@@ -94,17 +94,17 @@ def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> 
 
 
 def _residual_factors(T: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, K, 17) and (B, 17, N), float64, whose product is 1 - |R x + t - y|^2: multiplied out, it
+    """(B, K, 26) and (B, 26, N), float64, whose product is 1 - |R x + t - y|^2: multiplied out, it
     is a sum of products of something of the pose with something of the match. In double precision,
     because it is a small difference of large numbers."""
     x, y = source.double(), target.double()
     R, t = T[..., :3, :3].double(), T[..., :3, 3].double()
-    one = torch.ones_like(t[..., :1])
-    Rt = (t.unsqueeze(-2) @ R).squeeze(-2)
-    poses = torch.cat([R.flatten(-2), Rt, t, one, t.square().sum(-1, keepdim=True)], dim=-1)
-    yx = (y.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
-    rest = 1.0 - x.square().sum(-1, keepdim=True) - y.square().sum(-1, keepdim=True)
-    matches = torch.cat([2 * yx, -2 * x, 2 * y, rest, -torch.ones_like(rest)], dim=-1)
+    one, tt = torch.ones_like(t[..., :1]), t.square().sum(-1, keepdim=True)
+    RR, tR = (R.mT @ R).flatten(-2), (t.unsqueeze(-2) @ R).squeeze(-2)  # R may be rounded
+    poses = torch.cat([RR, R.flatten(-2), tR, t, one, tt], dim=-1)
+    xx, yx = ((end.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2) for end in (x, y))
+    rest = 1.0 - y.square().sum(-1, keepdim=True)
+    matches = torch.cat([-xx, 2 * yx, -2 * x, 2 * y, rest, -torch.ones_like(rest)], dim=-1)
     return poses, matches.mT.contiguous()
 
 

@@ -83,6 +83,18 @@ class Layers(NamedTuple):
     project: tuple[Tensor, ...]  # merged, 1 -> query, key or value, of each iteration
 
 
+class Workspace(NamedTuple):
+    """What the branches of a CPU carry on, and room for what they compute on the way, which is
+    given once: fresh memory would cost as much as some of the products."""
+
+    tables: Tensor  # (3, M, columns), one for each branch
+    gates: Tensor  # (M, 2 hidden_width)
+    old: Tensor  # (M, hidden_width)
+    new: Tensor  # (M, hidden_width)
+    hidden: Tensor  # (M, hidden_width + 1), the last column 1
+    merged: Tensor  # (M, d + 1), the last column 1
+
+
 class BranchesInPlace:
     """By torch, with as little as possible that is written to memory. What goes into the layers of
     a branch stands in one table, so that the input of each is some neighbouring columns of it:
@@ -120,44 +132,44 @@ class BranchesInPlace:
             project=tuple(joined(p.weight, p.bias) for p in projections),
         )
 
-    def start(self, features: Tensor) -> Tensor:
-        """The tables (3, M, columns)."""
-        d, z, h = features.shape[-1], self.config.latent_width, self.config.hidden_width
-        tables = features.new_zeros(len(self.layers), len(features), d + z + 1 + 2 * h + 1)
+    def start(self, features: Tensor) -> Workspace:
+        M, d = features.shape
+        z, h = self.config.latent_width, self.config.hidden_width
+        tables = features.new_zeros(len(self.layers), M, d + z + 1 + 2 * h + 1)
         tables[:, :, d + z] = 1.0
         tables[:, :, -1] = 1.0
-        return tables
+        return Workspace(
+            tables,
+            gates=features.new_empty(M, 2 * h),
+            old=features.new_empty(M, h),
+            new=features.new_empty(M, h),
+            hidden=features.new_ones(M, h + 1),
+            merged=features.new_ones(M, d + 1),
+        )
 
     def __call__(
-        self, iteration: int, tables: Tensor, features: Tensor
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """The same tables, changed; query, key and value (M, d) from features (M, d)."""
-        hidden = features.new_ones(len(features), self.config.hidden_width + 1)
-        merged = features.new_ones(len(features), self.config.width + 1)
+        self, iteration: int, work: Workspace, features: Tensor
+    ) -> tuple[Workspace, Sequence[Tensor]]:
+        """The same workspace, changed; query, key and value (M, d) from features (M, d)."""
         ends = []
-        for table, layers in zip(tables, self.layers, strict=True):
-            self._advance(table, layers, features, hidden)
-            self._merge(table, layers, merged)
-            ends.append(merged @ layers.project[iteration])
-        return tables, ends
+        for table, layers in zip(work.tables, self.layers, strict=True):
+            table[:, : features.shape[-1]] = features
+            self._advance(table, layers, work)
+            ends.append(work.merged @ layers.project[iteration])
+        return work, ends
 
-    def _advance(self, table: Tensor, layers: Layers, features: Tensor, hidden: Tensor) -> None:
-        """Features and the last z and h -> the next z and h."""
-        d = features.shape[-1]
+    def _advance(self, table: Tensor, layers: Layers, work: Workspace) -> None:
+        """Features and the last z and h -> the next z and h, and these merged."""
+        d = self.config.width
         one = d + self.config.latent_width
         past = one + 1 + self.config.hidden_width  # h
         z, h, x = table[:, d:one], table[:, one + 1 : past], table[:, past:-1]
-        table[:, :d] = features
         torch.mm(table[:, : one + 1], layers.embed, out=x).clamp_min_(0.0)
-        reset, keep = torch.mm(table[:, one:-1], layers.gates).sigmoid_().chunk(2, dim=-1)
-        old = table[:, one:past] @ layers.new_h
-        new = torch.mm(table[:, past:], layers.new_x).addcmul_(reset, old).tanh_()
-        torch.lerp(new, h, keep, out=h)  # Eq. 3
-        torch.mm(table[:, one:past], layers.prior, out=hidden[:, :-1]).clamp_min_(0.0)
-        torch.mm(hidden, layers.mean, out=z)
-
-    def _merge(self, table: Tensor, layers: Layers, merged: Tensor) -> None:
-        """The next z and h -> features of width d; Eq. 4."""
-        d = merged.shape[-1] - 1
-        past = d + self.config.latent_width + 1 + self.config.hidden_width
-        torch.mm(table[:, d:past], layers.merge, out=merged[:, :-1]).clamp_min_(0.0)
+        gates = torch.mm(table[:, one:-1], layers.gates, out=work.gates).sigmoid_()
+        reset, keep = gates.chunk(2, dim=-1)
+        old = torch.mm(table[:, one:past], layers.new_h, out=work.old)
+        new = torch.mm(table[:, past:], layers.new_x, out=work.new)
+        torch.lerp(new.addcmul_(reset, old).tanh_(), h, keep, out=h)  # Eq. 3
+        torch.mm(table[:, one:past], layers.prior, out=work.hidden[:, :-1]).clamp_min_(0.0)
+        torch.mm(work.hidden, layers.mean, out=z)
+        torch.mm(table[:, d:past], layers.merge, out=work.merged[:, :-1]).clamp_min_(0.0)  # Eq. 4

@@ -102,7 +102,8 @@ class ContextNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
         mean, variance = masked_moments(y, mask)
-        return ((y - mean) * (variance + 1e-5).rsqrt() * self.scale + self.shift).to(x.dtype)
+        factor = (variance + 1e-5).rsqrt() * self.scale
+        return torch.addcmul(self.shift, y - mean, factor).to(x.dtype)
 
 
 def _by_kernels(x: Tensor) -> bool:
