@@ -86,7 +86,9 @@ def timed(
 
 
 def with_ratios(rows: list[Row], to: str) -> list[Row]:
-    base = next((row["median_ms"] for row in rows if row["method"] == to), math.nan)
+    base = next((row["median_ms"] for row in rows if row["method"] == to), None)
+    if base is None:  # it is not installed
+        return rows
     return [{**row, f"times {to}": round(row["median_ms"] / base, 2)} for row in rows]
 
 
@@ -271,7 +273,7 @@ def batches(
 
 def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
     """Of the power law through the rows from `least` matches on."""
-    points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column] > 0]
+    points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column]]
     if len(points) < 2:
         return math.nan
     x, y = np.log(np.array(points, dtype=np.float64)).T
@@ -291,9 +293,10 @@ def plot_growth(rows: Sequence[Row], path: Path) -> None:
             strict=True,
         ):
             power = exponent(own, column)
+            seen = [r for r in own if r[column]]
             axis.loglog(
-                [r["matches"] for r in own],
-                [max(r[column], 0.1) for r in own],
+                [r["matches"] for r in seen],
+                [r[column] for r in seen],
                 "o-",
                 color=COLOURS[k],
                 label=f"{name}, exponent {power:.2f} from 5000 on",

@@ -8,7 +8,7 @@ import torch
 
 from vbreg.network import NetworkConfig
 
-FIXED = 2**29  # maps of some rows by all matches, a few at a time
+FIXED = 3 * 2**28  # a map of all by all matches on a CPU, and some of some rows by all
 UNKNOWN = 4 * 2**30  # taken to be free where the system does not say
 PLENTY = 16 * 2**30
 SHARE = 0.5  # of the free memory that is used
