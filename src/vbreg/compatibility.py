@@ -249,6 +249,7 @@ def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
                     if mask is not None:
                         weights.masked_fill_(~mask[b], -torch.inf)
                     weights.sub_(weights.amax(-1, keepdim=True))
+                    weights.clamp_min_(-HIGHEST_LOGIT)  # below it, products become slow
                 weights.exp_()
                 if mask is not None:
                     weights.mul_(mask[b])

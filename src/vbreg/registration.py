@@ -50,6 +50,7 @@ FEATURE_RADIUS = 5.0
 
 MAX_CORRESPONDENCES = 8000
 MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
+AT_ONCE_ON_CPU = 8192  # matches of a batch; more would take memory and be no faster
 
 
 def register(
@@ -226,7 +227,8 @@ class VBReg:
             described = None if described is None else described[..., rows, :]
             valid = usable_rows(source, target, valid)
         problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
-        problems = list(problem.parts(max(1, most // len(problem))))
+        at_once = most if self.device.type == "cuda" else min(most, AT_ONCE_ON_CPU)
+        problems = list(problem.parts(max(1, at_once // len(problem))))
         with torch.inference_mode(), torch.cuda.device_of(self.network.sigma):
             parts = self._solve_all(problems, seed, clock)
         solution = parts[0]
