@@ -130,16 +130,17 @@ def test_a_mirrored_map_is_the_whole_one(
     torch.testing.assert_close(compatibility.own_compatibility(source, target), whole)
 
 
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("factor", [3, 300])  # the second beyond what exp can take
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_kept_map_gives_the_dense_attention(
-    factor: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_cpu_computes_the_dense_attention(
+    keep: bool, factor: int, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compatibility, "KEPT_ROWS", 16)
     x, y, q, k, v = random_set()
     mask = torch.arange(40).expand(2, 40) < torch.tensor([[31], [40]]) if masked else None
     dense = spatial_attention(x, y, mask, "dense")(factor * q, k, v)
     with torch.no_grad():
-        kept = compatibility._kept(x, y, mask)(factor * q, k, v)
+        found = compatibility._on_cpu(x, y, mask, keep=keep)(factor * q, k, v)
     real = torch.ones(2, 40, dtype=torch.bool) if mask is None else mask
-    torch.testing.assert_close(kept[real], dense[real], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[real], dense[real], atol=1e-5, rtol=1e-4)

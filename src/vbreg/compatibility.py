@@ -152,15 +152,13 @@ def spatial_attention(
         )
     if kernels.usable(source.device) and source.dtype == torch.float32:
         return _kernel(source, target, mask)
-    if source.device.type == "cpu" and torch.backends.mkl.is_available():
-        N = source.shape[1]
-        if _density(source, target) < DENSE_FROM:
+    B, N, _ = source.shape
+    if source.device.type == "cpu":
+        if torch.backends.mkl.is_available() and _density(source, target) < DENSE_FROM:
             attend = _sparse(source, target, mask, most=MAX_PAIRS)
             if attend is not None:
                 return attend
-        whole = 4 * len(source) * N * N <= KEPT_BYTES
-        return (_kept if whole else _chunked)(source, target, mask)
-    B, N, _ = source.shape
+        return _on_cpu(source, target, mask, keep=4 * B * N * N <= KEPT_BYTES)
     if 4 * B * N * N <= MAP_BYTES:  # a GPU would rather read beta again than compute it again
         return _dense(source, target, mask, _attend)
     return _chunked(source, target, mask)
@@ -228,10 +226,11 @@ def _chunked(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
     return attend
 
 
-def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
-    """As `chunked`, with beta kept from one iteration to the next, and a row's maximum looked for
-    only where features are so long that exp could overflow."""
-    beta = own_compatibility(source, target)
+def _on_cpu(source: Tensor, target: Tensor, mask: Tensor | None, *, keep: bool) -> Attention:
+    """As `chunked`, with few rows at a time in memory that is used again, beta kept from one
+    iteration to the next if asked for, and a row's maximum looked for only where features are so
+    long that exp could overflow."""
+    kept = own_compatibility(source, target) if keep else None
     logits = source.new_empty(min(KEPT_ROWS, source.shape[1]), source.shape[1])
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -244,7 +243,11 @@ def _kept(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
             for start in range(0, N, KEPT_ROWS):
                 rows = slice(start, min(start + KEPT_ROWS, N))
                 weights = torch.mm(scaled[b, rows], columns[b], out=logits[: rows.stop - start])
-                weights.mul_(beta[b, rows])
+                if kept is not None:
+                    weights.mul_(kept[b, rows])
+                else:
+                    ends = source[b, rows], target[b, rows], source[b], target[b]
+                    weights.mul_(spatial_compatibility(*ends))
                 if wild:
                     if mask is not None:
                         weights.masked_fill_(~mask[b], -torch.inf)
