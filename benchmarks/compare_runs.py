@@ -27,8 +27,10 @@ SAME = 0.1, 1e-3  # degrees, metres
 def poses(path: Path) -> tuple[str, dict[str, torch.Tensor]]:
     """The method, and by pair what it found."""
     header, rows = read_table(path)
-    found = {row["pair"]: torch.tensor(row["T_target_source"], dtype=torch.float64) for row in rows}
-    return header["method"], {pair: T.reshape(4, 4) for pair, T in found.items()}
+    found = {row["pair"]: row["T_target_source"] for row in rows if not row.get("error")}
+    return header["method"], {
+        pair: torch.tensor(T, dtype=torch.float64).reshape(4, 4) for pair, T in found.items()
+    }
 
 
 def right(output: Path, method: str) -> dict[str, bool]:
@@ -39,9 +41,10 @@ def right(output: Path, method: str) -> dict[str, bool]:
 
 def compare(first: Path, second: Path, file: Path) -> str:
     (method, a), (_, b) = poses(file), poses(second / PREDICTIONS / file.name)
-    pairs = sorted(set(a) & set(b))
+    verdicts = [right(run, method) for run in (first, second)]
+    pairs = sorted(set(a) & set(b) & set(verdicts[0]) & set(verdicts[1]))
     same = [bool(pose_error(a[p], b[p]).success(*SAME)) for p in pairs]
-    counts = [np.array([right(run, method)[p] for p in pairs]) for run in (first, second)]
+    counts = [np.array([verdict[p] for p in pairs]) for verdict in verdicts]
     differ = ~np.array(same)
     by_both = [int((differ & (counts[0].astype(int) + counts[1] == k)).sum()) for k in (2, 1, 0)]
     return (

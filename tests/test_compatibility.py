@@ -130,6 +130,15 @@ def test_a_mirrored_map_is_the_whole_one(
     torch.testing.assert_close(compatibility.own_compatibility(source, target), whole)
 
 
+@torch.no_grad()
+def test_many_high_logits_add_up() -> None:
+    x = 1e-3 * torch.rand(1, 4000, 3, generator=torch.Generator().manual_seed(0))
+    q = torch.full((1, 4000, 4), (79.4 / 2) ** 0.5)
+    v = torch.full((1, 4000, 4), 100.0)
+    found = compatibility._on_cpu(x, x, None, keep=False)(q, q, v)
+    torch.testing.assert_close(found, v)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("factor", [3, 300])  # the second beyond what exp can take
 @pytest.mark.parametrize("masked", [False, True])

@@ -74,6 +74,11 @@ def test_score_of_a_wide_scene() -> None:
     score = inlier_score(T.double(), x.double(), y, torch.ones(1, 200))
     torch.testing.assert_close(score[0, 0], expected, atol=1e-6, rtol=0)
     assert 0.3 < float(expected) < 0.95
+    exact = apply(T.double(), x.double().unsqueeze(1)).squeeze(1)
+    for poses in (T, T.repeat(1, 3, 1, 1)):  # one is scored directly
+        whole = inlier_score(poses.double(), x.double(), exact, torch.ones(1, 200))
+        assert float(whole.max()) <= 1.0
+        assert float(whole.min()) > 1.0 - 1e-6
 
 
 def test_a_crowd_counts_less_than_as_many_of_their_own() -> None:

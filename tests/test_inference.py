@@ -7,6 +7,7 @@ import torch
 
 from tests.conftest import make_problem
 from vbreg import network as module
+from vbreg.inference import BranchesInPlace
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 
 
@@ -21,11 +22,14 @@ def both(
         for end in ("source", "target")
     )
     mask = torch.arange(60) < torch.tensor([[60], [41]])
-    found = network(source, target, mask=mask, keep_attention=True)
+    made = []
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_in_place", lambda features: False)
+        patch.setattr(module, "BranchesInPlace", lambda n: made.append(1) or BranchesInPlace(n))
+        found = network(source, target, mask=mask, keep_attention=True)
+        assert made
+        patch.setattr(VariationalNonLocalNetwork, "_in_place", lambda *_: False)
         expected = network(source, target, mask=mask, keep_attention=True)
-    assert type(network._frozen[1]).__name__ == "BranchesInPlace"  # type: ignore[index]
+    assert len(made) == 1
     return found, expected
 
 
@@ -48,9 +52,19 @@ def test_in_place_follows_the_weights(
 ) -> None:
     network = copy.deepcopy(small_network).double()
     before, _ = both(network, monkeypatch, torch.float64)
-    with torch.no_grad():
-        for parameter in network.branches.parameters():
-            parameter.mul_(1.1)
+    for parameter in network.branches.parameters():
+        parameter.data.mul_(1.1)
     found, expected = both(network, monkeypatch, torch.float64)
     torch.testing.assert_close(found.logits, expected.logits)
     assert (found.logits - before.logits).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_lower_precision_is_left_to_torch(small_network: VariationalNonLocalNetwork) -> None:
+    problem = make_problem(60, 0.5, seed=0)
+    ends = [torch.as_tensor(p, dtype=torch.float32)[None] / 0.1 for p in problem[:2]]
+    expected = small_network(*ends).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        found = small_network(*ends).logits
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() < 0.5

@@ -12,6 +12,7 @@ from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import (
     FOLDER,
     MODELS,
+    fingerprint,
     load_network,
     load_voting,
     preset,
@@ -66,7 +67,25 @@ def test_weights_say_how_to_search(saved: Path) -> None:
     assert load_voting(saved) == VotingConfig()
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": 3}, {"min_seeds": 0}, {"min_seeds": "many"}])
+def test_a_search_has_a_fingerprint_of_its_own(saved: Path) -> None:
+    network = VariationalNonLocalNetwork(CONFIG)
+    usual = save_network(saved, network)
+    assert fingerprint(saved) == usual
+    assert save_network(saved, network, voting=VotingConfig(min_seeds=70)) == usual
+    assert usual in fingerprint(saved) != usual
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seeds": 3},
+        {"min_seeds": 0},
+        {"min_seeds": 2.5},
+        {"set_size": "many"},
+        {"nms_radius": -1},
+        {"z_score": None},
+    ],
+)
 def test_a_search_that_is_not_understood_is_refused(saved: Path, wrong: dict[str, object]) -> None:
     tensors, header = contents(saved)
     rewrite(saved, tensors, {**header, "voting": wrong})

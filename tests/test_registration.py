@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import Problem, make_problem
-from vbreg import VBReg, descriptors, register
+from vbreg import VBReg, descriptors, register, registration
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, load_points
@@ -362,6 +362,26 @@ def test_a_batch_beyond_memory_is_solved_in_parts(
     parts = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
     np.testing.assert_allclose(parts.T_target_source, whole.T_target_source, atol=1e-9)
     assert parts.inliers.shape == (5, 120)
+
+
+def test_a_cpu_takes_some_problems_of_a_batch_at_a_time(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [make_problem(120, 0.5, seed=k) for k in range(5)]
+    source, target = (np.stack([p[k] for p in problems]) for k in (0, 1))
+    sizes = []
+    solve = VBReg._solve
+    monkeypatch.setattr(
+        VBReg,
+        "_solve",
+        lambda model, problem, *rest: (
+            sizes.append(problem.local.mask.shape) or solve(model, problem, *rest)
+        ),
+    )
+    monkeypatch.setattr(registration, "AT_ONCE_ON_CPU", 250)
+    found = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
+    assert sizes == [(2, 120), (2, 120), (1, 120)]
+    assert found.T_target_source.shape == (5, 4, 4)
 
 
 def test_memory_sets_the_number_of_matches() -> None:

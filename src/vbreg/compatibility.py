@@ -25,9 +25,10 @@ MAX_PAIRS = 2**25  # compatible pairs that the sparse form keeps: some 0.5 GB wi
 DENSE_FROM = 0.12  # share of compatible pairs from which dense arithmetic is quicker on a CPU
 CACHED = 2**17  # numbers of a map that stay in a CPU's cache from one operation to the next
 KEPT_BYTES = 4 * MAP_BYTES  # beta of all problems is kept whole up to here: one of 11,585 matches
-KEPT_ROWS = 256  # of a map of logits, which then stays in the cache
+KEPT_ROWS = 256  # of a map of logits: few for the cache, enough for the products
 MIRRORED_ROWS = 128  # of a symmetric map that are made before their image is
-HIGHEST_LOGIT = 80.0  # exp is finite in float32 up to 88
+HIGHEST_LOGIT = 60.0  # exp is finite in float32 up to 88; some thousands of these are added up
+LOWEST_LOGIT = -80.0  # below -87 exp is so small that products become slow
 
 
 def row_chunks(rows: int, columns: int, *, batch: int = 1, maps: int = 1) -> Iterator[slice]:
@@ -158,7 +159,7 @@ def spatial_attention(
             attend = _sparse(source, target, mask, most=MAX_PAIRS)
             if attend is not None:
                 return attend
-        return _on_cpu(source, target, mask, keep=4 * B * N * N <= KEPT_BYTES)
+        return _on_cpu(source, target, mask, keep=source.element_size() * B * N * N <= KEPT_BYTES)
     if 4 * B * N * N <= MAP_BYTES:  # a GPU would rather read beta again than compute it again
         return _dense(source, target, mask, _attend)
     return _chunked(source, target, mask)
@@ -235,6 +236,7 @@ def _on_cpu(source: Tensor, target: Tensor, mask: Tensor | None, *, keep: bool) 
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         B, N, d = value.shape
+        query, key, value = (end.to(source.dtype) for end in (query, key, value))  # may be lower
         scaled = query / math.sqrt(d)
         wild = bool(scaled.norm(dim=-1).max() * key.norm(dim=-1).max() > HIGHEST_LOGIT)
         columns = key.transpose(-1, -2).contiguous()
@@ -252,7 +254,7 @@ def _on_cpu(source: Tensor, target: Tensor, mask: Tensor | None, *, keep: bool) 
                     if mask is not None:
                         weights.masked_fill_(~mask[b], -torch.inf)
                     weights.sub_(weights.amax(-1, keepdim=True))
-                    weights.clamp_min_(-HIGHEST_LOGIT)  # below it, products become slow
+                    weights.clamp_min_(LOWEST_LOGIT)
                 weights.exp_()
                 if mask is not None:
                     weights.mul_(mask[b])
@@ -314,7 +316,8 @@ def _compatibility_csr(source: Tensor, target: Tensor, most: int | None = None) 
     N = len(source)
     counts, columns, values = [], [], []
     entries = 0
-    whole = own_compatibility(source, target) if 4 * N * N <= KEPT_BYTES else None
+    small = source.device.type == "cpu" and source.element_size() * N * N <= KEPT_BYTES
+    whole = own_compatibility(source, target) if small else None
     for rows in row_chunks(N, N, maps=4):
         if whole is None:
             beta = spatial_compatibility(source[rows], target[rows], source, target)

@@ -83,11 +83,15 @@ def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> 
         from vbreg.kernels import attention, search
 
         return search.score(T, attention.coordinates(source, target), weights)
+    if K == 1:
+        gain = (1.0 - squared_residuals(T[:, 0], source, target)).clamp_min(0.0)
+        total = weights.to(gain.dtype).sum(-1).clamp_min(torch.finfo(gain.dtype).tiny)
+        return ((gain * weights).sum(-1) / total).unsqueeze(-1)
     poses, matches = _residual_factors(T, source, target)
     weight = weights.double().unsqueeze(-1)  # (B, N, 1)
     scores = torch.empty(B, K, dtype=torch.float64, device=source.device)
-    for rows in row_chunks(K, N, batch=B, maps=SCORED_MAPS):
-        gain = (poses[:, rows] @ matches).clamp_min_(0.0)
+    for rows in row_chunks(K, N, batch=B, maps=SCORED_MAPS if source.device.type == "cpu" else 8):
+        gain = (poses[:, rows] @ matches).clamp_(0.0, 1.0)
         scores[:, rows] = (gain @ weight).squeeze(-1)
     scores /= weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
     return scores.to(source.dtype)

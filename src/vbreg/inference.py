@@ -7,13 +7,12 @@ for a GPU, one by torch, for a CPU. M correspondences, of all problems, in one l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from vbreg.network import VariationalNonLocalNetwork
+Network = Any  # a `VariationalNonLocalNetwork`, which is built on this
 
 
 class TogetherState(NamedTuple):
@@ -27,7 +26,7 @@ class TogetherState(NamedTuple):
 class BranchesTogether:
     """By kernels: all branches at once, and each layer in one pass."""
 
-    def __init__(self, network: VariationalNonLocalNetwork, kind: torch.dtype) -> None:
+    def __init__(self, network: Network, kind: torch.dtype) -> None:
         from vbreg.kernels.layers import Affine
 
         self.config, self.kind = network.config, kind
@@ -46,7 +45,7 @@ class BranchesTogether:
         self.mean = layer(lambda b: (b.prior[2].weight[:z], b.prior[2].bias[:z]), branches)
         self.merge = layer(lambda b: (b.merge.weight, b.merge.bias), branches)
         self.project = [
-            layer(lambda p: (p.weight, p.bias), list(step.project.values()))  # type: ignore[operator]
+            layer(lambda p: (p.weight, p.bias), list(step.project.values()))
             for step in network.steps
         ]
 
@@ -103,11 +102,10 @@ class BranchesInPlace:
 
     A layer is one product, its bias included, and nothing is joined or copied for it."""
 
-    def __init__(self, network: VariationalNonLocalNetwork) -> None:
+    def __init__(self, network: Network) -> None:
         self.config = network.config
-        steps: Any = network.steps
         self.layers = [
-            self._layers(branch, [step.project[name] for step in steps])
+            self._layers(branch, [step.project[name] for step in network.steps])
             for name, branch in network.branches.items()
         ]
 

@@ -110,10 +110,6 @@ def _by_kernels(x: Tensor) -> bool:
     return x.dtype == torch.float32 and kernels.usable(x.device) and not torch.is_grad_enabled()
 
 
-def _in_place(x: Tensor) -> bool:
-    return x.device.type == "cpu" and not torch.is_grad_enabled()
-
-
 def masked_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and variance (B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
     if mask is None:
@@ -236,7 +232,7 @@ class VariationalNonLocalNetwork(nn.Module):
         )
         self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
         self._weights: list[nn.Parameter] = []
-        self._frozen: tuple[object, BranchesTogether | BranchesInPlace] | None = None
+        self._frozen: tuple[object, BranchesTogether] | None = None
 
     def forward(
         self,
@@ -259,7 +255,7 @@ class VariationalNonLocalNetwork(nn.Module):
             and generator is None
             and not classify_each
             and self.config.variational
-            and (_by_kernels(features) or _in_place(features))
+            and (_by_kernels(features) or self._in_place(features))
         ):
             return self._run_frozen(features, attend, mask, keep_attention)
         states = {name: self._initial_state(features) for name in self.branches}
@@ -297,7 +293,7 @@ class VariationalNonLocalNetwork(nn.Module):
         self, features: Tensor, attend: Attention, mask: Tensor | None, keep_attention: bool
     ) -> NetworkOutput:
         """The iterations when z is the prior's mean and no gradient is asked for."""
-        branches = self._frozen_branches(by_kernels=_by_kernels(features))
+        branches = self._together() if _by_kernels(features) else BranchesInPlace(self)
         B, N, _ = features.shape
         state: Any = branches.start(features.flatten(0, 1))
         all_features, all_attention = [], []
@@ -311,17 +307,22 @@ class VariationalNonLocalNetwork(nn.Module):
         logits = self.classify(features).squeeze(-1)
         return NetworkOutput(logits, tuple(all_features), tuple(all_attention), ())
 
-    def _frozen_branches(self, by_kernels: bool) -> BranchesTogether | BranchesInPlace:
-        """Made anew when weights have changed."""
+    def _in_place(self, features: Tensor) -> bool:
+        """Whether a CPU may; not where it is to compute in another precision than the weights'."""
+        own = features.device.type == "cpu" and features.dtype == self.sigma.dtype
+        return own and not torch.is_grad_enabled()
+
+    def _together(self) -> BranchesTogether:
+        """The branches' weights side by side, made anew when weights have changed."""
         kind = torch.float16 if kernels.rounding() else torch.float32
-        now = (*self.state(), by_kernels, kind)
-        if self._frozen is None or self._frozen[0] != now:
-            made = BranchesTogether(self, kind) if by_kernels else BranchesInPlace(self)
-            self._frozen = now, made
-        return self._frozen[1]
+        now = (*self.state(), kind)
+        held = self._frozen
+        if held is None or held[0] != now:
+            held = self._frozen = now, BranchesTogether(self, kind)
+        return held[1]
 
     def state(self) -> tuple[int, int]:
-        """Changes when weights are moved or written to."""
+        """Changes when weights are moved or written to, other than through `.data`."""
         if (
             not self._weights or self._weights[-1] is not self.sigma
         ):  # walking through all modules takes a while

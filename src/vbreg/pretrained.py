@@ -55,8 +55,10 @@ def weights_path(name_or_path: str | Path) -> Path:
 
 
 def fingerprint(name_or_path: str | Path) -> str:
-    """The checksum that stands in a weights file."""
-    return str(read_header(weights_path(name_or_path)).get("sha256"))
+    """Of what a weights file computes: its checksum, and the search where it is not the usual."""
+    path = weights_path(name_or_path)
+    digest, voting = str(read_header(path).get("sha256")), load_voting(path)
+    return digest if voting == VotingConfig() else f"{digest} {json.dumps(asdict(voting))}"
 
 
 def save_network(
@@ -65,7 +67,8 @@ def save_network(
     about: Mapping[str, Any] | None = None,
     voting: VotingConfig | None = None,
 ) -> str:
-    """Write weights, configuration and checksum into one file; the checksum is returned."""
+    """Write weights, configuration, settings of the search and checksum into one file; the checksum
+    is returned."""
     tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     digest = checksum(tensors)
     header = {
@@ -113,7 +116,7 @@ def load_voting(path: str | Path) -> VotingConfig:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """Configuration, checksum and provenance of a weights file."""
+    """Configuration, settings of the search, checksum and provenance of a weights file."""
     return _read(Path(path))[0]
 
 

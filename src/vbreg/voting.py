@@ -6,6 +6,7 @@ units of the inlier threshold. Shapes: B problems, N correspondences, K seeds, k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -43,10 +44,14 @@ class VotingConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.seed_ratio <= 1.0:
             raise ValueError(f"seed_ratio {self.seed_ratio}: expected a number in (0, 1]")
-        if self.min_seeds < 1 or self.set_size < 3:
-            raise ValueError(
-                f"min_seeds {self.min_seeds}, set_size {self.set_size}: expected at least 1 and 3"
-            )
+        for name, least in (("min_seeds", 1), ("set_size", 3)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} {value!r}: expected a whole number, at least {least}")
+        for name in ("nms_radius", "z_score"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+                raise ValueError(f"{name} {value!r}: expected a number, at least 0")
 
 
 class Seeds(NamedTuple):

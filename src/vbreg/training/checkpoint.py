@@ -14,7 +14,7 @@ from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io.atomic import atomic_path
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import load_network
-from vbreg.training.config import TrainConfig, to_dict
+from vbreg.training.config import TrainConfig, from_dict, to_dict
 
 NAME = "checkpoint.pt"
 VERSION = 2
@@ -72,7 +72,10 @@ class State:
     def resume(self, folder: Path, config: TrainConfig) -> None:
         """Take over what a run of the same configuration has saved in `folder`."""
         content = _read(folder / NAME)
-        different = _differences(content["config"], to_dict(config))
+        then = from_dict(
+            TrainConfig, content["config"], str(folder / NAME)
+        )  # with today's defaults
+        different = _differences(to_dict(then), to_dict(config))
         if different:
             raise VBRegError(
                 f"{folder / NAME} was made with another configuration ({', '.join(different)}): "
