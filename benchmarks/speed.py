@@ -51,7 +51,7 @@ class Timing(NamedTuple):
         """Of each input once, after a round to warm up; and the results. What a GPU records is
         allocated in that round alone."""
         warm_up = inputs if device.type == "cuda" else inputs[:1]
-        first = [measured(partial(solve, given), device)[1] for given in warm_up]
+        first = [measured(partial(solve, given), device, give_back=True)[1] for given in warm_up]
         found = [measured(partial(solve, given), device) for given in inputs]
         ms = 1e3 * np.array([cost.seconds for _, cost in found])
         costs = [*(cost for _, cost in found), *first]
