@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
 
+# Tests share the cores, so that each keeps to one of them.
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
