@@ -84,7 +84,7 @@ class Layers(NamedTuple):
 
 class Workspace(NamedTuple):
     """What the branches of a CPU carry on, and room for what they compute on the way, which is
-    given once: fresh memory would cost as much as some of the products."""
+    given once, since fresh memory takes time."""
 
     tables: Tensor  # (3, M, columns), one for each branch
     gates: Tensor  # (M, 2 hidden_width)
