@@ -184,8 +184,8 @@ class VBReg:
 
         `inlier_threshold` is how far apart a true match may lie, in the unit of the points; left
         out, it is two voxels of the model's preset (0.10 m indoor, 0.60 m outdoor). Rows with a
-        non-finite coordinate are ignored. A batch is solved as its problems would be one by one;
-        with a `seed`, which samples latent features, each problem has samples of its own.
+        non-finite coordinate are ignored. A batch is solved as its problems would be one by one,
+        but for a `seed`: which latent features it samples for a problem depends on the batch.
         `descriptors` of the source and of the target points go row by row with the matches; only
         their direction counts, as in matching. More matches than memory can hold are thinned evenly
         at random: the result then has the rows that are left, and their numbers as indices.
