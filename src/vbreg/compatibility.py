@@ -237,14 +237,14 @@ def _on_cpu(source: Tensor, target: Tensor, mask: Tensor | None, *, keep: bool) 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         B, N, d = value.shape
         query, key, value = (end.to(source.dtype) for end in (query, key, value))  # may be lower
-        scaled = query / math.sqrt(d)
-        wild = bool(scaled.norm(dim=-1).max() * key.norm(dim=-1).max() > HIGHEST_LOGIT)
-        columns = key.transpose(-1, -2).contiguous()
+        scale = 1.0 / math.sqrt(d)
+        wild = bool(scale * query.norm(dim=-1).max() * key.norm(dim=-1).max() > HIGHEST_LOGIT)
         out = torch.empty_like(value)
         for b in range(B):
             for start in range(0, N, KEPT_ROWS):
                 rows = slice(start, min(start + KEPT_ROWS, N))
-                weights = torch.mm(scaled[b, rows], columns[b], out=logits[: rows.stop - start])
+                weights = logits[: rows.stop - start]
+                torch.addmm(weights, query[b, rows], key[b].T, beta=0.0, alpha=scale, out=weights)
                 if kept is not None:
                     weights.mul_(kept[b, rows])
                 else:

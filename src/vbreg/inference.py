@@ -152,20 +152,26 @@ class BranchesInPlace:
         ends = []
         for table, layers in zip(work.tables, self.layers, strict=True):
             table[:, : features.shape[-1]] = features
-            self._advance(table, layers, work)
+            self._advance(table, layers, work, first=iteration == 0)
             ends.append(work.merged @ layers.project[iteration])
         return work, ends
 
-    def _advance(self, table: Tensor, layers: Layers, work: Workspace) -> None:
-        """Features and the last z and h -> the next z and h, and these merged."""
+    def _advance(self, table: Tensor, layers: Layers, work: Workspace, *, first: bool) -> None:
+        """Features and the last z and h, which are zero at first -> the next z and h, and these
+        merged."""
         d = self.config.width
         one = d + self.config.latent_width
         past = one + 1 + self.config.hidden_width  # h
         z, h, x = table[:, d:one], table[:, one + 1 : past], table[:, past:-1]
-        torch.mm(table[:, : one + 1], layers.embed, out=x).clamp_min_(0.0)
-        gates = torch.mm(table[:, one:-1], layers.gates, out=work.gates).sigmoid_()
-        reset, keep = gates.chunk(2, dim=-1)
-        old = torch.mm(table[:, one:past], layers.new_h, out=work.old)
+        if first:
+            torch.addmm(layers.embed[-1], table[:, :d], layers.embed[:d], out=x).clamp_min_(0.0)
+            torch.addmm(layers.gates[0], x, layers.gates[past - one :], out=work.gates)
+            old = layers.new_h[0]
+        else:
+            torch.mm(table[:, : one + 1], layers.embed, out=x).clamp_min_(0.0)
+            torch.mm(table[:, one:-1], layers.gates, out=work.gates)
+            old = torch.mm(table[:, one:past], layers.new_h, out=work.old)
+        reset, keep = work.gates.sigmoid_().chunk(2, dim=-1)
         new = torch.mm(table[:, past:], layers.new_x, out=work.new)
         torch.lerp(new.addcmul_(reset, old).tanh_(), h, keep, out=h)  # Eq. 3
         torch.mm(table[:, one:past], layers.prior, out=work.hidden[:, :-1]).clamp_min_(0.0)

@@ -101,25 +101,21 @@ class ContextNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-        mean, variance = masked_moments(y, mask)
-        factor = (variance + 1e-5).rsqrt() * self.scale
-        return torch.addcmul(self.shift, y - mean, factor).to(x.dtype)
+        centred = y - masked_mean(y, mask)
+        factor = (masked_mean(centred.square(), mask) + 1e-5).rsqrt() * self.scale
+        return torch.addcmul(self.shift, centred, factor).to(x.dtype)
 
 
 def _by_kernels(x: Tensor) -> bool:
     return x.dtype == torch.float32 and kernels.usable(x.device) and not torch.is_grad_enabled()
 
 
-def masked_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance (B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
     if mask is None:
-        variance, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
-        return mean, variance
+        return x.mean(1, keepdim=True)
     weight = mask.unsqueeze(-1).to(x.dtype)
-    count = weight.sum(1, keepdim=True).clamp_min(1.0)
-    mean = (x * weight).sum(1, keepdim=True) / count
-    variance = ((x - mean).square() * weight).sum(1, keepdim=True) / count
-    return mean, variance
+    return (x * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1.0)
 
 
 class NormedMLP(nn.Module):
@@ -351,7 +347,7 @@ class VariationalNonLocalNetwork(nn.Module):
     ) -> Tensor:
         """(B, N, input_width): centred coordinates, then the descriptors of both ends."""
         points = torch.cat([source, target], dim=-1)
-        points = points - masked_moments(points, mask)[0]
+        points = points - masked_mean(points, mask)
         expected = 2 * self.config.descriptor_width
         given = 0 if descriptors is None else descriptors.shape[-1]
         if given != expected:
