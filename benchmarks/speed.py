@@ -62,7 +62,7 @@ class Timing(NamedTuple):
 
 
 def right(T: np.ndarray[Any, Any], labelled: Labelled) -> bool:
-    error = pose_error(torch.from_numpy(T), torch.from_numpy(labelled.pair.T_target_source))
+    error = pose_error(torch.tensor(T), torch.tensor(labelled.pair.T_target_source))
     return bool(error.success(15.0, 0.30))
 
 
@@ -293,6 +293,8 @@ def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
 
 
 def plot_growth(rows: Sequence[Row], path: Path) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     from vbreg.benchmark.plots import COLOURS, new_figure, save
 
     figure, axes = new_figure(width=9.0, height=3.6, columns=2)
@@ -316,6 +318,11 @@ def plot_growth(rows: Sequence[Row], path: Path) -> None:
             axis.set_xlabel("matches")
             axis.set_ylabel(label)
             axis.legend(fontsize=8)
+            axis.tick_params(labelsize=8)
+            for scale in (axis.xaxis, axis.yaxis):
+                scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                scale.set_major_formatter(StrMethodFormatter("{x:,g}"))
+                scale.set_minor_formatter(NullFormatter())
     save(figure, path)
 
 
