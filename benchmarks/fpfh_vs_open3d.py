@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from vbreg.benchmark.measure import measured
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.correspondences import label, match
 from vbreg.datasets import Pair
@@ -64,15 +65,11 @@ class Described:
 def describe(points: Tensor, voxel_size: float, repeats: int, turn: Tensor | None) -> Described:
     cloud = Described(points)
     turned = points if turn is None else points @ turn.T
-    drain = torch.cuda.synchronize if points.is_cuda else (lambda: None)
     for _ in range(repeats):
         for name, features in DESCRIPTORS.items():
-            drain()
-            begin = time.perf_counter()
-            cloud.features[name] = features(turned, voxel_size)
-            drain()
-            taken = time.perf_counter() - begin
-            cloud.seconds[name] = min(taken, cloud.seconds.get(name, taken))
+            found, cost = measured(partial(features, turned, voxel_size), points.device)
+            cloud.features[name] = found
+            cloud.seconds[name] = min(cost.seconds, cloud.seconds.get(name, cost.seconds))
     return cloud
 
 

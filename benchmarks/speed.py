@@ -169,7 +169,9 @@ def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int,
 
 
 def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
-    """Seconds that torch's float32 product alone needs for them, once each, warmed up."""
+    """Seconds that torch's float32 product alone needs for them, once each, warmed up. Not by
+    `measured`: its look at memory seems to slow the product after it and would flatter the network.
+    """
     drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     total = 0.0
     for times, rows, inner, columns in network_products(config, n):

@@ -20,7 +20,8 @@ from vbreg.voting import HypotheticalInliers
 
 POWER_ITERATIONS = 10
 REFINEMENT_ROUNDS = 50
-SCORED_MAPS = 64  # shares of MAP_BYTES: so small a map stays in a CPU's cache
+SCORED_MAPS = 8  # float64, and what is made of it, in shares of MAP_BYTES
+SCORED_MAPS_ON_CPU = 64  # so small a map stays in its cache
 SETTLED = 1e-7  # change of the pose, in inlier thresholds, below which it is final
 
 
@@ -90,7 +91,8 @@ def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> 
     poses, matches = _residual_factors(T, source, target)
     weight = weights.double().unsqueeze(-1)  # (B, N, 1)
     scores = torch.empty(B, K, dtype=torch.float64, device=source.device)
-    for rows in row_chunks(K, N, batch=B, maps=SCORED_MAPS if source.device.type == "cpu" else 8):
+    maps = SCORED_MAPS_ON_CPU if source.device.type == "cpu" else SCORED_MAPS
+    for rows in row_chunks(K, N, batch=B, maps=maps):
         gain = (poses[:, rows] @ matches).clamp_(0.0, 1.0)
         scores[:, rows] = (gain @ weight).squeeze(-1)
     scores /= weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)

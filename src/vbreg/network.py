@@ -319,9 +319,8 @@ class VariationalNonLocalNetwork(nn.Module):
 
     def state(self) -> tuple[int, int]:
         """Changes when weights are moved or written to, other than through `.data`."""
-        if (
-            not self._weights or self._weights[-1] is not self.sigma
-        ):  # walking through all modules takes a while
+        # Kept, since walking through all modules takes a while.
+        if not self._weights or self._weights[-1] is not self.sigma:
             self._weights = [p for p in self.parameters() if p is not self.sigma] + [self.sigma]
         places = hash(tuple(p.data_ptr() for p in self._weights))
         return places, sum(p._version for p in self._weights if not p.is_inference())

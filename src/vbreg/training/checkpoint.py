@@ -72,9 +72,8 @@ class State:
     def resume(self, folder: Path, config: TrainConfig) -> None:
         """Take over what a run of the same configuration has saved in `folder`."""
         content = _read(folder / NAME)
-        then = from_dict(
-            TrainConfig, content["config"], str(folder / NAME)
-        )  # with today's defaults
+        # What the file does not know yet has today's default.
+        then = from_dict(TrainConfig, content["config"], str(folder / NAME))
         different = _differences(to_dict(then), to_dict(config))
         if different:
             raise VBRegError(
