@@ -1,0 +1,49 @@
+"""The command line: each verb is a file of this package, with the names that the library uses.
+
+Only numpy, typer and rich are loaded for `--help`; torch is loaded inside the commands. Text for
+people and JSON go to stdout; progress, warnings and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from vbreg.cli import benchmark, demo, experiment, formats, info, methods, register, train
+from vbreg.cli.app import app
+from vbreg.cli.console import complain
+from vbreg.errors import VBRegError
+
+# Registered here and not by a decorator in each file, so that `vbreg --help` lists the verbs in
+# this order whatever the order of the imports.
+for _verb, _examples in (
+    (register.register, register.EXAMPLES),
+    (info.info, info.EXAMPLES),
+    (demo.demo, demo.EXAMPLES),
+    (formats.formats, formats.EXAMPLES),
+    (train.train, train.EXAMPLES),
+    (methods.methods, methods.EXAMPLES),
+    (benchmark.benchmark, benchmark.EXAMPLES),
+    (experiment.experiment, experiment.EXAMPLES),
+):
+    app.command(epilog=_examples)(_verb)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: with code 2 and one line on stderr after an error that the
+    user can put right, with code 130 after Ctrl-C."""
+    # OpenMP reads these when torch is loaded: threads that wait for each other sleep instead of
+    # spinning, which beside other work on the same cores is the difference between seconds and
+    # minutes. GNU's (Linux) spin for a moment first, so that short operations need not wake them
+    # every time.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(given, prog_name="vbreg", obj=given)
+    except (VBRegError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        complain("error", str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

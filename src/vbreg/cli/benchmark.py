@@ -1,0 +1,107 @@
+"""`vbreg benchmark` compares methods on the pairs of a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vbreg.cli.app import (
+    DeviceOption,
+    EveryOption,
+    QuietOption,
+    SamplingSeedOption,
+    VoxelSizeOption,
+    WorkersOption,
+    command_line,
+    examples,
+)
+from vbreg.cli.console import print_row, stdout_console
+
+EXAMPLES = examples(
+    "vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg,sc2pcr,ransac -o out/3dmatch",
+    "vbreg benchmark 3dlomatch --root DATA --descriptor npz:fcgf --points 1000 -o out/lo",
+    "vbreg benchmark kitti --root DATA/kitti/dev --methods vbreg -o out/kitti",
+    "vbreg benchmark my_scans --voxel-size 0.02 --limit 20 -o out/mine",
+    "vbreg benchmark synthetic --limit 20 -o out/synthetic",
+)
+
+DatasetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="3dmatch, 3dlomatch, kitti, synthetic, or a folder of clouds with poses.txt.",
+    ),
+]
+OutputOption = Annotated[
+    Path, typer.Option("-o", "--output", help="Folder for poses, tables and pictures.")
+]
+RootOption = Annotated[
+    Path | None, typer.Option(help="Where the data set lies, in any of its usual layouts.")
+]
+MethodsOption = Annotated[
+    str, typer.Option(help="Names with commas between; `vbreg methods` lists them.")
+]
+DescriptorOption = Annotated[
+    str,
+    typer.Option(
+        help="fpfh (computed here), npz:NAME (stored beside the clouds, say npz:fcgf), or "
+        "learned (matches stored in learned_matches)."
+    ),
+]
+PointsOption = Annotated[
+    int | None, typer.Option(help="Sample so many keypoints a cloud before matching.")
+]
+LimitOption = Annotated[int | None, typer.Option(help="The first so many pairs.", min=1)]
+ScenesOption = Annotated[str | None, typer.Option(help="Only these, with commas between.")]
+
+
+def benchmark(
+    context: typer.Context,
+    dataset: DatasetArgument,
+    output: OutputOption,
+    root: RootOption = None,
+    methods: MethodsOption = "vbreg,sc2pcr,ransac",
+    descriptor: DescriptorOption = "fpfh",
+    points: PointsOption = None,
+    limit: LimitOption = None,
+    every: EveryOption = 1,
+    scenes: ScenesOption = None,
+    voxel_size: VoxelSizeOption = None,
+    seed: SamplingSeedOption = 0,
+    workers: WorkersOption = 1,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+) -> None:
+    """Run methods on the same matches of many pairs, and report how often each is right.
+
+    Poses are kept in the output folder as they are found: the same command goes on after a stop.
+    """
+    from vbreg.benchmark.predict import predict
+    from vbreg.benchmark.problems import Settings
+    from vbreg.benchmark.report import terminal_table, write_report
+    from vbreg.benchmark.score import score
+
+    settings = Settings.of(
+        dataset, descriptor=descriptor, points=points, voxel_size=voxel_size, seed=seed
+    )
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    pairs = predict(
+        settings,
+        names,
+        output,
+        root=root,
+        device=device,
+        limit=limit,
+        every=every,
+        scenes=scenes.split(",") if scenes else None,
+        workers=workers,
+        quiet=quiet,
+    )
+    rows = score(output, names, pairs)
+    page = write_report(output, rows, settings, command_line(context))
+    if not quiet:
+        console = stdout_console()
+        console.print(terminal_table(rows, settings))
+        print_row(console, "wrote", str(page.with_suffix(".html")))

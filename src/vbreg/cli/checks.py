@@ -1,0 +1,78 @@
+"""This file checks paths before the work begins, so that a typo fails at once and not after it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vbreg.errors import FileFormatError
+from vbreg.types import PointCloud
+
+
+def check_inputs(*paths: Path) -> None:
+    """Raise an error unless every path exists and has the ending of a format that is read."""
+    from vbreg.io import FORMATS
+
+    endings = [row.ending for row in FORMATS if row.reads]
+    for path in paths:
+        if not path.exists():
+            raise FileFormatError(f"{path}: no such file; check the spelling")
+        _check_ending(path, endings)
+
+
+def check_outputs(
+    *,
+    cloud: Path | None = None,
+    picture: Path | None = None,
+    json_path: str | None = None,
+    inputs: Sequence[Path] = (),
+) -> None:
+    """Raise an error unless every result can be written and none goes over one of the inputs."""
+    from vbreg import render
+
+    written = []
+    if cloud is not None:
+        _check_cloud_format(cloud)
+        written.append(cloud)
+    if picture is not None:
+        _check_ending(picture, render.ENDINGS)
+        written.append(picture)
+    if json_path is not None and json_path != "-":
+        _check_ending(Path(json_path), [".json"])
+        written.append(Path(json_path))
+    for path in written:
+        _check_place(path, inputs)
+
+
+def _check_cloud_format(path: Path) -> None:
+    """Raise an error unless the ending is of a format that can be written here."""
+    from vbreg import io
+
+    rows = [row for row in io.FORMATS if row.writes]
+    _check_ending(path, [row.ending for row in rows])
+    if any(row.extra for row in rows if row.ending == path.suffix.lower()):
+        # Only writing shows whether the format's package is there, so one point is written.
+        with tempfile.TemporaryDirectory() as folder:
+            io.write(Path(folder) / f"probe{path.suffix}", PointCloud(np.zeros((1, 3))))
+
+
+def _check_place(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise an error unless a file can be put at `path` without losing an input."""
+    if any(path.exists() and path.samefile(kept) for kept in inputs):
+        raise FileFormatError(f"{path} is an input: choose another name for the result")
+    if not path.parent.is_dir():
+        raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise FileFormatError(f"cannot write {path}: choose a file in a folder of yours")
+
+
+def _check_ending(path: Path, endings: Sequence[str]) -> None:
+    """Raise an error unless the path has one of the endings, in capitals or not."""
+    if path.suffix.lower() not in endings:
+        raise FileFormatError(
+            f"{path}: unknown ending '{path.suffix}', expected one of {', '.join(endings)}"
+        )

@@ -1,0 +1,59 @@
+"""This file writes to the terminal: rows of text, the progress line, warnings and errors.
+
+The text is ASCII only: it survives every terminal and every pipe.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+LABEL_WIDTH = 13  # columns before the value of a row
+MIN_VALUE_WIDTH = 24  # columns; a narrower terminal wraps the lines itself
+PIPE_WIDTH = 10_000  # columns: nothing is wrapped for a program that reads line by line
+
+
+def stdout_console() -> Console:
+    """Return a console on stdout that leaves numbers and paths in the text uncoloured."""
+    return Console(highlight=False)
+
+
+def print_row(console: Console, label: str, value: str, label_width: int = LABEL_WIDTH) -> None:
+    """Print a label and its value, wrapped beside the label on a terminal and whole in a pipe."""
+    room = max(MIN_VALUE_WIDTH, console.width - label_width)
+    width = room if console.is_terminal else PIPE_WIDTH
+    lines = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)
+    text = Text(f"{label:<{label_width}}", style="bold")
+    text.append(f"\n{'':<{label_width}}".join(lines), style="not bold")
+    console.print(text, soft_wrap=True)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show a line on the terminal that names the stage and counts seconds until the block ends.
+
+    The block gets a function that it calls with the name of each stage. Nothing is shown where
+    stderr is not a terminal.
+    """
+    console = Console(stderr=True)
+    if quiet or not console.is_interactive:
+        yield lambda stage: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn("line"), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda stage: bar.update(task, description=stage)
+
+
+def complain(kind: Literal["warning", "error"], message: str) -> None:
+    """Print a warning or an error as one line on stderr."""
+    line = Text(f"vbreg: {kind}: ", style="bold red" if kind == "error" else "bold yellow")
+    line.append(" ".join(message.split()), style="not bold default")
+    Console(stderr=True, highlight=False).print(line, soft_wrap=True)

@@ -1,0 +1,173 @@
+"""`vbreg register` finds the pose between two clouds in files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.checks import check_inputs, check_outputs
+from vbreg.cli.console import complain, progress, stdout_console
+from vbreg.cli.results import as_json, print_result, write_json
+from vbreg.types import PointCloud, Registration
+
+if TYPE_CHECKING:
+    from vbreg.registration import VBReg
+
+# Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
+FEW_INLIERS = 30
+FEW_SHARE = 0.02  # of the correspondences
+
+EXAMPLES = examples(
+    "vbreg register source.ply target.ply",
+    "vbreg register source.ply target.ply -o aligned.ply --picture before_after.png",
+    "vbreg register source.pcd target.pcd --preset outdoor",
+    "vbreg register source.ply target.ply --voxel-size 0.03 --json - | jq .T_target_source",
+)
+
+
+class Preset(str, Enum):
+    """The names in `pretrained.PRESETS`, which is not imported for `--help`."""
+
+    indoor = "indoor"
+    outdoor = "outdoor"
+
+
+SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
+TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
+PresetOption = Annotated[
+    Preset | None,
+    typer.Option(help="Voxel size and weights for rooms (0.05 m) or streets (0.30 m)."),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write the whole source in the target's frame."),
+]
+JsonOption = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout."),
+]
+PictureOption = Annotated[
+    Path | None, typer.Option(help="Write a picture of before and after, .png or .jpg.")
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE", help="indoor, outdoor, fast (a smaller network, for a CPU) or a file."
+    ),
+]
+MutualOption = Annotated[
+    bool, typer.Option("--mutual", help="Keep only matches that are nearest both ways.")
+]
+MaxCorrespondencesOption = Annotated[
+    int, typer.Option(help="Thin more matches than this evenly at random.")
+]
+LatentSeedOption = Annotated[
+    int | None,
+    typer.Option("--seed", help="Sample the latent features instead of taking their mean."),
+]
+
+
+def register(
+    source: SourceArgument,
+    target: TargetArgument,
+    voxel_size: VoxelSizeOption = None,
+    preset: PresetOption = None,
+    output: OutputOption = None,
+    json_path: JsonOption = None,
+    picture: PictureOption = None,
+    device: DeviceOption = "auto",
+    weights: WeightsOption = None,
+    mutual: MutualOption = False,
+    max_correspondences: MaxCorrespondencesOption = 8000,
+    seed: LatentSeedOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the pose of SOURCE in the frame of TARGET."""
+    check_inputs(source, target)
+    check_outputs(cloud=output, picture=picture, json_path=json_path, inputs=(source, target))
+    with progress(quiet) as stage:
+        stage("start torch")
+        from vbreg import io, registration, render
+
+        stage("read")
+        start = time.perf_counter()
+        clouds = io.read(source), io.read(target)
+        seconds = time.perf_counter() - start
+        result = registration.register(
+            *clouds,
+            voxel_size=voxel_size,
+            preset=preset and preset.value,
+            model=_model(weights, device),
+            device=device,
+            mutual=mutual,
+            max_correspondences=max_correspondences,
+            seed=seed,
+            on_stage=stage,
+        )
+        result = _with_reading(result, seconds)
+        stage("write")
+        if output is not None:
+            io.write(output, _moved(clouds[0], result))
+        if picture is not None:
+            points = clouds[0].points, clouds[1].points
+            title = f"{source.name} to {target.name}"
+            render.before_after(*points, result.T_target_source, picture, title)
+    if json_path is not None:
+        write_json(json_path, as_json(result, source, target))
+    if not quiet and json_path != "-":
+        written = [path for path in (output, json_path, picture) if path is not None]
+        print_result(stdout_console(), result, written)
+    _warn_if_doubtful(result)
+
+
+def _model(weights: str | None, device: str) -> VBReg | None:
+    """Return the model of the weights that were asked for, None where none were."""
+    if weights is None:
+        return None
+    from vbreg.registration import VBReg
+
+    return VBReg.from_pretrained(weights, device=device)
+
+
+def _with_reading(result: Registration, seconds: float) -> Registration:
+    """Count the reading of the files, which `register` did not do, to its stage 'read'."""
+    timings = {**result.timings, "read": result.timings.get("read", 0.0) + seconds}
+    return replace(result, timings=timings)
+
+
+def _moved(cloud: PointCloud, result: Registration) -> PointCloud:
+    """Return the cloud under the pose; normals turn with it, other attributes stay."""
+    attributes = dict(cloud.attributes)
+    names = [next((n for n in attributes if n.lower() == axis), "") for axis in ("nx", "ny", "nz")]
+    if all(names):
+        normals = np.stack([attributes[name] for name in names], axis=1)
+        turned = normals @ result.T_target_source[:3, :3].T
+        for name, column in zip(names, turned.T, strict=True):
+            attributes[name] = column.astype(attributes[name].dtype)
+    finite = np.isfinite(cloud.points).all(axis=1)
+    points = cloud.points.copy()
+    points[finite] = result.transform(points[finite])
+    return PointCloud(points, attributes)
+
+
+def _warn_if_doubtful(result: Registration) -> None:
+    """Warn on stderr where the matches say little for the pose."""
+    inliers, matches = int(result.inlier_count), len(result.correspondences)
+    if not bool(result.determined):
+        complain(
+            "warning",
+            "the matches do not fix all six degrees of freedom; do not rely on this pose",
+        )
+    elif inliers < max(FEW_INLIERS, FEW_SHARE * matches):
+        complain(
+            "warning",
+            f"only {inliers} of {matches} matches agree with this pose, and clouds that do not "
+            "overlap can reach that by chance; look at --picture, or try another --voxel-size",
+        )

@@ -1,0 +1,113 @@
+"""This file shows a registration: as text to people, as JSON to scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from vbreg import __version__
+from vbreg.cli.console import print_row
+from vbreg.types import Float64, Registration
+
+MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
+
+
+def print_result(console: Console, result: Registration, written: Sequence[Path | str]) -> None:
+    """Print the pose, the evidence for it, the seconds it took and the files that were written."""
+    T = result.T_target_source
+    angle, length = pose_error(T, np.eye(4))
+    origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
+    console.print(Text("T_target_source", style="bold"), end=" ")
+    console.print("maps SOURCE points into TARGET's frame")
+    console.print(Text(_matrix(T), style="cyan"), soft_wrap=True)
+    print_row(console, "rotation", f"{angle:.2f} deg")
+    print_row(console, "translation", f"{length:.4g}")
+    print_row(console, "inliers", _inliers(result))
+    print_row(console, "score", f"{float(result.score):.3f}")
+    print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
+    for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
+        if dropped:
+            print_row(console, "dropped", f"{dropped} non-finite points of {role}")
+    print_row(console, "seconds", f"{sum(result.timings.values()):.2f}")
+    _print_timings(console, result.timings)
+    for path in written:
+        print_row(console, "wrote", str(path))
+
+
+def as_json(result: Registration, source: Path, target: Path) -> dict[str, Any]:
+    """Return the pose and the evidence for it in types that JSON knows."""
+    T = result.T_target_source
+    return {
+        "version": __version__,
+        "source": str(source),
+        "target": str(target),
+        "T_target_source": T.tolist(),
+        "rotation_deg": pose_error(T, np.eye(4))[0],
+        "translation": T[:3, 3].tolist(),
+        "inlier_count": int(result.inlier_count),
+        "correspondences": len(result.correspondences),
+        "matches_found": result.matches_found,
+        "score": float(result.score),
+        "determined": bool(result.determined),
+        "voxel_size": result.voxel_size,
+        "voxel_size_estimated": result.voxel_size_estimated,
+        "inlier_threshold": result.inlier_threshold,
+        "points_read": result.points_read,
+        "points_dropped": result.points_dropped,
+        "timings": dict(result.timings),
+    }
+
+
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+    """Write JSON to a file, or to stdout where the path is '-'."""
+    text = json.dumps(content, indent=2)
+    if path == "-":
+        print(text)
+        return
+    from vbreg.io import atomic_path
+
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def pose_error(T_estimate: Float64, T_truth: Float64) -> tuple[float, float]:
+    """Return how far a pose is from another: in degrees, and in the unit of their translations."""
+    import torch
+
+    from vbreg import metrics
+
+    error = metrics.pose_error(torch.from_numpy(T_estimate), torch.from_numpy(T_truth))
+    return float(error.rotation), float(error.translation)
+
+
+def _matrix(T: Float64) -> str:
+    """Return the rows of a pose as lines of text whose columns stand below each other."""
+    cells = [[f"{value:.6f}" for value in row] for row in T]
+    width = max(len(cell) for row in cells for cell in row)
+    return "\n".join("  " + "  ".join(cell.rjust(width) for cell in row) for row in cells)
+
+
+def _inliers(result: Registration) -> str:
+    """Say how many of the correspondences agree with the pose."""
+    inliers, matches = int(result.inlier_count), len(result.correspondences)
+    share = 100 * inliers / max(matches, 1)
+    said = f"{inliers} of {matches} correspondences ({share:.1f} %)"
+    if result.matches_found > matches:
+        said += f", thinned from {result.matches_found}"
+    return said
+
+
+def _print_timings(console: Console, timings: Mapping[str, float]) -> None:
+    """Print the seconds of each stage in as many columns as the terminal has room for."""
+    width = max((len(stage) for stage in timings), default=0)
+    cells = [f"{stage:<{width}} {seconds:6.2f}" for stage, seconds in timings.items()]
+    columns = max(1, (min(console.width, MAX_TIMINGS_WIDTH) - 2) // (width + 10))
+    for start in range(0, len(cells), columns):
+        line = "   ".join(cells[start : start + columns])
+        console.print(Text(f"  {line}", style="dim"), soft_wrap=True)

@@ -1,0 +1,51 @@
+"""`vbreg train` trains a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vbreg.cli.app import DeviceOption, QuietOption, examples
+from vbreg.cli.console import print_row, stdout_console
+
+EXAMPLES = examples(
+    "vbreg train configs/universal.toml -o runs/universal",
+    "vbreg train configs/universal.toml -o runs/universal --minutes 30   (again: goes on)",
+    "torchrun --nproc-per-node 4 -m vbreg train configs/universal.toml -o runs/universal",
+    "tensorboard --logdir runs",
+)
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file; see configs/.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for weights, checkpoint and log.")
+    ],
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after so long; the same command goes on.", min=0.0)
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(help="Stop at this step, before the last.", min=1)
+    ] = None,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+) -> None:
+    """Train a network on match sets, or go on with a run that was stopped."""
+    from vbreg import training
+    from vbreg.registration import choose_device
+    from vbreg.training.config import read_config
+
+    path = training.train(
+        read_config(config),
+        output,
+        device=choose_device(device),
+        minutes=minutes,
+        until=until,
+        quiet=quiet,
+    )
+    # Of the processes that torchrun starts only the first speaks.
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        print_row(stdout_console(), "wrote", str(path))

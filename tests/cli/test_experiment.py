@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.helpers import Run
+
+
+def test_an_experiment_says_where_it_looked(run: Run, tmp_path: Path) -> None:
+    outcome = run("experiment", "table1", "--root", tmp_path, "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert f"3DMatch not found below {tmp_path}" in outcome.err
+    outcome = run("experiment", "table9", "--root", tmp_path, "-o", tmp_path / "out")
+    assert outcome.code == 2
+    assert "table1" in outcome.err
+
+
+def test_folders_of_a_training_have_a_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "3dmatch" / "fragments").mkdir(parents=True)
+    options = ("--root", tmp_path, "-o", tmp_path / "out", "--training", "runs")
+    outcome = run("experiment", "figures", *options)
+    assert outcome.code == 2
+    assert "--training 'runs': expected NAME=DIR" in outcome.err

@@ -1,0 +1,232 @@
+"""`vbreg register` is tested as a person and as a script would use it.
+
+Most tests put a known pose in place of the search; the last one runs everything, with weights that
+nobody trained.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
+from vbreg import io, pretrained, registration
+from vbreg.cli import register
+from vbreg.errors import VBRegError
+from vbreg.types import Correspondences
+
+JSON_KEYS = {
+    "version": str,
+    "source": str,
+    "target": str,
+    "T_target_source": list,
+    "rotation_deg": float,
+    "translation": list,
+    "inlier_count": int,
+    "correspondences": int,
+    "matches_found": int,
+    "score": float,
+    "determined": bool,
+    "voxel_size": float,
+    "voxel_size_estimated": bool,
+    "inlier_threshold": float,
+    "points_read": list,
+    "points_dropped": list,
+    "timings": dict,
+}
+
+
+def test_the_skin_has_the_functions_names() -> None:
+    function = inspect.signature(registration.register).parameters
+    skin = inspect.signature(register.register).parameters
+    assert set(function) - set(skin) == {"model", "on_stage"}
+    assert skin["max_correspondences"].default == function["max_correspondences"].default
+    assert [choice.value for choice in register.Preset] == list(pretrained.PRESETS)
+
+
+def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
+    missing = tmp_path / "a rather long name that would wrap on a narrow terminal" / "missing.ply"
+    assert_one_line(run("register", missing, clouds[1]), "missing.ply", "no such file")
+
+
+def test_a_broken_file_is_one_line(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    clouds[0].write_bytes(b"not a cloud")
+    assert_one_line(run("register", *clouds), "source.ply")
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "word"),
+    [
+        ("-o", "aligned.foo", ".foo"),
+        ("-o", "aligned", "ending"),
+        ("-o", "missing/aligned.ply", "missing"),
+        ("-o", "in/source.ply", "input"),
+        ("--picture", "picture.ply", ".png"),
+        ("--picture", "missing/picture.png", "missing"),
+        ("--json", "result.ply", ".json"),
+        ("--json", "missing/result.json", "missing"),
+    ],
+)
+def test_a_typo_in_an_output_fails_before_the_work(
+    run: Run,
+    clouds: tuple[Path, Path],
+    search: Search,
+    tmp_path: Path,
+    option: str,
+    name: str,
+    word: str,
+) -> None:
+    assert_one_line(run("register", *clouds, option, tmp_path / name), word)
+    assert search.options is None
+
+
+def test_nothing_is_written_on_failure(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    search.error = VBRegError("only 2 matches\nbetween the clouds")
+    before = sorted(tmp_path.rglob("*"))
+    outputs = ["-o", "a.ply", "--json", "r.json", "--picture", "p.png"]
+    outputs = [str(tmp_path / word) if "." in word else word for word in outputs]
+    assert_one_line(run("register", *clouds, *outputs), "only 2 matches between")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_people_read_the_pose_and_the_evidence(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    outcome = run("register", *clouds)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert "\x1b" not in outcome.out
+    assert outcome.out.isascii()
+    assert "T_target_source maps SOURCE points into TARGET's frame" in outcome.out
+    numbers = [line.split() for line in outcome.out.splitlines()[1:5]]
+    np.testing.assert_allclose(np.array(numbers, dtype=float), known_pose(), atol=1e-6)
+    said = re.sub(r" +", " ", outcome.out)
+    for fact in (
+        "rotation 90.00 deg",
+        "translation 37.42",
+        "inliers 120 of 200 correspondences (60.0 %)",
+        "score 0.500",
+        "voxel size 0.05, estimated",
+        "dropped 1 non-finite points of source",
+        "network 0.50",
+    ):
+        assert fact in said
+
+
+def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    outcome = run("register", *clouds, "--json", "-")
+    content = json.loads(outcome.out)
+    assert {key: type(value) for key, value in content.items()} == JSON_KEYS
+    np.testing.assert_array_equal(content["T_target_source"], known_pose())
+    assert content["rotation_deg"] == pytest.approx(90)
+    assert content["translation"] == [10, 20, 30]
+    assert (content["source"], content["target"]) == tuple(map(str, clouds))
+    assert content["timings"]["read"] > 0.25  # reading the files is in it
+
+
+def test_json_in_a_file_is_the_same(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    outcome = run("register", *clouds, "--json", tmp_path / "result.json")
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert set(content) == set(JSON_KEYS)
+    assert str(tmp_path / "result.json") in outcome.out
+
+
+def test_the_whole_source_is_moved_exactly(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    run("register", *clouds, "-o", tmp_path / "aligned.ply")
+    source, aligned = io.read(clouds[0]), io.read(tmp_path / "aligned.ply")
+    T = known_pose()
+    expected = source.points @ T[:3, :3].T + T[:3, 3]
+    np.testing.assert_allclose(aligned.points, expected, rtol=0, atol=1e-12)
+    assert np.isnan(aligned.points[7]).all()
+    np.testing.assert_array_equal(aligned.attributes["red"], source.attributes["red"])
+    # A quarter turn about z: x becomes y, y becomes -x.
+    np.testing.assert_allclose(aligned.attributes["nx"], -source.attributes["ny"], atol=1e-6)
+    np.testing.assert_allclose(aligned.attributes["ny"], source.attributes["nx"], atol=1e-6)
+    np.testing.assert_allclose(aligned.attributes["nz"], source.attributes["nz"], atol=1e-6)
+    assert aligned.attributes["nx"].dtype == np.float32
+
+
+def test_the_picture_is_a_picture(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    run("register", *clouds, "--picture", tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as image:
+        assert image.format == "PNG"
+
+
+def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    run(
+        *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
+        *("--mutual", "--max-correspondences", "500", "--seed", "3"),
+    )
+    assert search.options is not None
+    given = {k: v for k, v in search.options.items() if k != "on_stage"}
+    assert given == {
+        "voxel_size": 0.1,
+        "preset": "outdoor",
+        "model": None,
+        "device": "cpu",
+        "mutual": True,
+        "max_correspondences": 500,
+        "seed": 3,
+    }
+
+
+def test_quiet_says_nothing_but_warnings(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    assert run("register", *clouds, "-q") == Outcome(0, "", "")
+    few = replace(search.result, inliers=np.arange(200) < 5)
+    search.result = few
+    outcome = run("register", *clouds, "-q")
+    assert outcome.out == ""
+    assert outcome.err.startswith("vbreg: warning: only 5 of 200 matches")
+    many = Correspondences(np.zeros((9000, 3)), np.zeros((9000, 3)))
+    search.result = replace(few, correspondences=many, inliers=np.arange(9000) < 90)
+    assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
+    search.result = replace(few, determined=np.bool_(False))
+    assert "degrees of freedom" in run("register", *clouds, "-q").err
+
+
+def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """The pose of untrained weights means nothing; the file must still be moved by it exactly."""
+    from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
+
+    small = NetworkConfig(iterations=2, width=32, latent_width=32, hidden_width=32, label_width=8)
+    pretrained.save_network(tmp_path / "w.safetensors", VariationalNonLocalNetwork(small))
+    rng = np.random.default_rng(0)
+    surface = rng.random((3000, 3)) * [2.0, 1.5, 1.0]
+    for axis, rows in enumerate(np.array_split(np.arange(3000), 3)):
+        surface[rows, axis] = 0.1 * np.sin(5 * surface[rows].sum(axis=1))
+    io.write(tmp_path / "source.ply", surface[:2500])
+    io.write(tmp_path / "target.npy", surface[500:] + 1.0)
+    command = "register source.ply target.npy --voxel-size 0.12 --weights w.safetensors"
+    outcome = subprocess.run(
+        [sys.executable, "-m", "vbreg", *command.split(), *("-o", "a.npy", "--json", "-")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    T = np.array(json.loads(outcome.stdout)["T_target_source"])
+    moved = surface[:2500] @ T[:3, :3].T + T[:3, 3]
+    np.testing.assert_allclose(io.read(tmp_path / "a.npy").points, moved, atol=1e-9)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("source.ply", "target.npy", "w.safetensors", "a.npy")
+    }
