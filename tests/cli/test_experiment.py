@@ -1,8 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from tests.cli.helpers import Run
+from vbreg.cli import experiment
+from vbreg.experiments import recipes
+
+
+def test_the_choices_are_the_recipes() -> None:
+    assert get_args(experiment.ExperimentName) == recipes.NAMES
 
 
 def test_an_experiment_says_where_it_looked(run: Run, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import vbreg
 from tests.cli.helpers import Outcome, Run, Search
 from vbreg import cli
 
-COMMANDS = ("register", "info", "demo", "formats", "methods", "benchmark", "experiment")
+VERBS = ("register", "info", "demo", "formats", "train", "methods", "benchmark", "experiment")
+PROGRAMS = {"vbreg", "torchrun", "tensorboard"}  # that examples begin with
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
+@pytest.mark.parametrize("command", [None, *VERBS])
 @pytest.mark.parametrize("columns", ["60", "80"])
 def test_help_ends_with_examples(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str | None, columns: str
@@ -26,7 +27,7 @@ def test_help_ends_with_examples(
     _, _, examples = outcome.out.partition("EXAMPLES\n")
     lines = examples.rstrip().splitlines()
     assert lines
-    assert all(line.split()[0] == "vbreg" for line in lines)  # one a line, none rewrapped
+    assert all(line.split()[0] in PROGRAMS for line in lines)  # one a line, none rewrapped
 
 
 def test_no_command_prints_help(run: Run) -> None:
@@ -37,12 +38,30 @@ def test_version(run: Run) -> None:
     assert run("--version") == Outcome(0, f"vbreg {vbreg.__version__}\n", "")
 
 
-def test_importing_the_command_line_does_not_load_torch() -> None:
-    code = (
-        "import sys, vbreg; before = 'torch' in sys.modules; import vbreg.cli; "
-        "assert ('torch' in sys.modules) == before"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_help_lists_the_verbs_in_order(run: Run) -> None:
+    _, _, listed = run("--help").out.partition("Commands:\n")
+    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
+    assert names[: len(VERBS)] == list(VERBS)
+
+
+def test_help_does_not_load_torch() -> None:
+    code = f"""
+import sys
+from contextlib import suppress
+from vbreg.cli import main
+for verb in {[[], *([verb] for verb in VERBS)]}:
+    with suppress(SystemExit):
+        main([*verb, "--help"])
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.parametrize("module", ["vbreg", "vbreg.cli"])
+def test_the_command_line_runs_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "--version"]
+    said = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert said == f"vbreg {vbreg.__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["regster"], ["register"], ["register", "--nonsense"]])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_the_skin_has_the_functions_names() -> None:
     skin = inspect.signature(register.register).parameters
     assert set(function) - set(skin) == {"model", "on_stage"}
     assert skin["max_correspondences"].default == function["max_correspondences"].default
-    assert [choice.value for choice in register.Preset] == list(pretrained.PRESETS)
+    assert get_args(register.PresetName) == tuple(pretrained.PRESETS)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -32,17 +31,13 @@ EXAMPLES = examples(
 )
 
 
-class Preset(str, Enum):
-    """The names in `pretrained.PRESETS`, which is not imported for `--help`."""
-
-    indoor = "indoor"
-    outdoor = "outdoor"
-
+# The names in `pretrained.PRESETS`, which would load torch for `--help`; a test compares the two.
+PresetName = Literal["indoor", "outdoor"]
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
 PresetOption = Annotated[
-    Preset | None,
+    PresetName | None,
     typer.Option(help="Voxel size and weights for rooms (0.05 m) or streets (0.30 m)."),
 ]
 OutputOption = Annotated[
@@ -103,7 +98,7 @@ def register(
         result = registration.register(
             *clouds,
             voxel_size=voxel_size,
-            preset=preset and preset.value,
+            preset=preset,
             model=_model(weights, device),
             device=device,
             mutual=mutual,
