@@ -123,6 +123,9 @@ def test_people_read_the_pose_and_the_evidence(
         "network 0.50",
     ):
         assert fact in said
+    names = ("seconds", "read files")
+    whole, reading = (float(re.findall(rf"{name} ([0-9.]+)", said)[0]) for name in names)
+    assert whole == pytest.approx(reading + 0.75, abs=0.011)  # both are rounded to 0.01
 
 
 def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
@@ -133,7 +136,9 @@ def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search
     assert content["rotation_deg"] == pytest.approx(90)
     assert content["translation"] == [10, 20, 30]
     assert (content["source"], content["target"]) == tuple(map(str, clouds))
-    assert content["timings"]["read"] > 0.25  # reading the files is in it
+    assert list(content["timings"]) == ["read files", *search.result.timings]
+    assert content["timings"]["read files"] > 0
+    assert content["timings"]["read"] == search.result.timings["read"]
 
 
 def test_json_in_a_file_is_the_same(

@@ -39,7 +39,7 @@ def demo(
         render.before_after(*points, result.T_target_source, picture, pair.TITLE)
     degrees, metres = pose_error(result.T_target_source, T_truth)
     console = stdout_console()
-    print_result(console, result, [picture])
+    print_result(console, result, result.timings, [picture])
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")
     if degrees > DEMO_BOUNDS[0] or metres > DEMO_BOUNDS[1]:
         complain("warning", "the demo pair was not aligned; please report this")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -91,7 +90,7 @@ def register(
         stage("start torch")
         from vbreg import io, registration, render
 
-        stage("read")
+        stage("read files")
         start = time.perf_counter()
         clouds = io.read(source), io.read(target)
         seconds = time.perf_counter() - start
@@ -106,7 +105,6 @@ def register(
             seed=seed,
             on_stage=stage,
         )
-        result = _with_reading(result, seconds)
         stage("write")
         if output is not None:
             io.write(output, _moved(clouds[0], result))
@@ -114,11 +112,12 @@ def register(
             points = clouds[0].points, clouds[1].points
             title = f"{source.name} to {target.name}"
             render.before_after(*points, result.T_target_source, picture, title)
+    timings = {"read files": seconds, **result.timings}
     if json_path is not None:
-        write_json(json_path, as_json(result, source, target))
+        write_json(json_path, as_json(result, timings, source, target))
     if not quiet and json_path != "-":
         written = [path for path in (output, json_path, picture) if path is not None]
-        print_result(stdout_console(), result, written)
+        print_result(stdout_console(), result, timings, written)
     _warn_if_doubtful(result)
 
 
@@ -129,12 +128,6 @@ def _model(weights: str | None, device: str) -> VBReg | None:
     from vbreg.registration import VBReg
 
     return VBReg.from_pretrained(weights, device=device)
-
-
-def _with_reading(result: Registration, seconds: float) -> Registration:
-    """Count the reading of the files, which `register` did not do, to its stage 'read'."""
-    timings = {**result.timings, "read": result.timings.get("read", 0.0) + seconds}
-    return replace(result, timings=timings)
 
 
 def _moved(cloud: PointCloud, result: Registration) -> PointCloud:

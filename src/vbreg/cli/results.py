@@ -18,8 +18,16 @@ from vbreg.types import Float64, Registration
 MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
 
 
-def print_result(console: Console, result: Registration, written: Sequence[Path | str]) -> None:
-    """Print the pose, the evidence for it, the seconds it took and the files that were written."""
+def print_result(
+    console: Console,
+    result: Registration,
+    timings: Mapping[str, float],
+    written: Sequence[Path | str],
+) -> None:
+    """Print the pose, the evidence for it, the seconds of each stage and the files written.
+
+    `timings` are the result's and what the command did besides, such as reading files.
+    """
     T = result.T_target_source
     angle, length = pose_error(T, np.eye(4))
     origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
@@ -34,14 +42,16 @@ def print_result(console: Console, result: Registration, written: Sequence[Path 
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
             print_row(console, "dropped", f"{dropped} non-finite points of {role}")
-    print_row(console, "seconds", f"{sum(result.timings.values()):.2f}")
-    _print_timings(console, result.timings)
+    print_row(console, "seconds", f"{sum(timings.values()):.2f}")
+    _print_timings(console, timings)
     for path in written:
         print_row(console, "wrote", str(path))
 
 
-def as_json(result: Registration, source: Path, target: Path) -> dict[str, Any]:
-    """Return the pose and the evidence for it in types that JSON knows."""
+def as_json(
+    result: Registration, timings: Mapping[str, float], source: Path, target: Path
+) -> dict[str, Any]:
+    """Return the pose, the evidence for it and the seconds of each stage in JSON's types."""
     T = result.T_target_source
     return {
         "version": __version__,
@@ -60,7 +70,7 @@ def as_json(result: Registration, source: Path, target: Path) -> dict[str, Any]:
         "inlier_threshold": result.inlier_threshold,
         "points_read": result.points_read,
         "points_dropped": result.points_dropped,
-        "timings": dict(result.timings),
+        "timings": dict(timings),
     }
 
 
