@@ -65,6 +65,7 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
+    """Print the version if asked for it, and the help page where no verb is given."""
     if version:
         print(f"vbreg {__version__}")
     elif context.invoked_subcommand is None:

@@ -12,7 +12,10 @@ from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import complain, print_row, progress, stdout_console
 from vbreg.cli.results import pose_error, print_result
 
-DEMO_BOUNDS = (15.0, 0.30)  # degrees and metres within which the demo counts as aligned
+# A pose further than either from the true one means that the demo failed. Benchmarks of indoor
+# scans count a pair as found within the same bounds.
+MAX_DEGREES = 15.0
+MAX_METRES = 0.30
 
 EXAMPLES = examples("vbreg demo", "vbreg demo --picture /tmp/demo.png --device cpu")
 
@@ -41,6 +44,6 @@ def demo(
     console = stdout_console()
     print_result(console, result, result.timings, [picture])
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")
-    if degrees > DEMO_BOUNDS[0] or metres > DEMO_BOUNDS[1]:
+    if degrees > MAX_DEGREES or metres > MAX_METRES:
         complain("warning", "the demo pair was not aligned; please report this")
         raise typer.Exit(1)

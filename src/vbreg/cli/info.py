@@ -19,7 +19,9 @@ from vbreg.cli.console import print_row, progress, stdout_console
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
-SPACING_SAMPLE = 2000  # points whose nearest neighbour is looked for
+# Points whose nearest neighbour is looked for. Of a larger cloud every k-th point is taken, and
+# since k is whole, between half of this number and all of it.
+MAX_SPACING_SAMPLE = 4000
 
 EXAMPLES = examples("vbreg info scan.ply", "vbreg info *.pcd --json")
 
@@ -70,7 +72,7 @@ def _measure(points: Float64) -> dict[str, Any]:
     from vbreg.clouds import estimate_voxel_size
 
     low, high = points.min(axis=0), points.max(axis=0)
-    sample = points[:: max(1, len(points) // SPACING_SAMPLE)]
+    sample = points[:: max(1, 2 * len(points) // MAX_SPACING_SAMPLE)]
     distance = np.asarray(cKDTree(points, balanced_tree=False).query(sample, k=2)[0])
     facts = {
         "low": low.tolist(),

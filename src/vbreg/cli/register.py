@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vbreg.registration import VBReg
 
 # Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
-FEW_INLIERS = 30
-FEW_SHARE = 0.02  # of the correspondences
+MIN_INLIERS = 30
+MIN_INLIER_SHARE = 0.02  # of the correspondences
 
 EXAMPLES = examples(
     "vbreg register source.ply target.ply",
@@ -153,7 +153,7 @@ def _warn_if_doubtful(result: Registration) -> None:
             "warning",
             "the matches do not fix all six degrees of freedom; do not rely on this pose",
         )
-    elif inliers < max(FEW_INLIERS, FEW_SHARE * matches):
+    elif inliers < max(MIN_INLIERS, MIN_INLIER_SHARE * matches):
         complain(
             "warning",
             f"only {inliers} of {matches} matches agree with this pose, and clouds that do not "
