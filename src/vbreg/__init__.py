@@ -1,39 +1,83 @@
-"""vbreg: align two 3D point clouds when most of the matches between them are wrong."""
+"""vbreg: align two 3D point clouds when most of the matches between them are wrong.
+
+    result = vbreg.register("source.ply", "target.ply", voxel_size=0.05)
+    result.T_target_source
+
+Torch is loaded when something that needs it is first asked for.
+"""
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vbreg.errors import VBRegError
 from vbreg.types import Correspondences, PointCloud, Registration
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # so that a type checker knows every name, and no other
+    from vbreg import (
+        clouds,
+        descriptors,
+        errors,
+        estimation,
+        geometry,
+        io,
+        matching,
+        metrics,
+        network,
+        voting,
+    )
     from vbreg.registration import VBReg, register
+    from vbreg.scale import Scale
+else:
+    _WHERE = {"VBReg": "registration", "register": "registration", "Scale": "scale"}
+    _STAGES = (
+        "io",
+        "clouds",
+        "descriptors",
+        "matching",
+        "network",
+        "voting",
+        "estimation",
+        "geometry",
+        "metrics",
+        "errors",
+    )
+
+    def __getattr__(name: str) -> object:
+        """Load what is heavy when it is first asked for."""
+        if name in _WHERE:
+            return getattr(importlib.import_module(f"vbreg.{_WHERE[name]}"), name)
+        if name in _STAGES:
+            return importlib.import_module(f"vbreg.{name}")
+        raise AttributeError(f"module 'vbreg' has no attribute {name!r}; it has {__dir__()}")
+
+    def __dir__() -> list[str]:
+        """List what there is, whether it is loaded yet or not."""
+        return sorted({*__all__, *_STAGES})
+
 
 try:
     __version__ = version("vbreg")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+source"
 
-STAGES = (
-    "io",
+__all__ = [
+    "Correspondences",
+    "PointCloud",
+    "Registration",
+    "Scale",
+    "VBReg",
+    "VBRegError",
+    "__version__",
     "clouds",
     "descriptors",
-    "correspondences",
-    "network",
-    "voting",
+    "errors",
     "estimation",
     "geometry",
+    "io",
+    "matching",
     "metrics",
-    "errors",
-)
-
-__all__ = ["Correspondences", "PointCloud", "Registration", "VBReg", "__version__", "register"]
-
-
-def __getattr__(name: str) -> Any:
-    """Load what is heavy when it is first asked for, so that `vbreg --help` does not wait."""
-    if name in ("VBReg", "register"):
-        return getattr(importlib.import_module("vbreg.registration"), name)
-    if name in STAGES:
-        return importlib.import_module(f"vbreg.{name}")
-    raise AttributeError(f"module 'vbreg' has no attribute {name!r}")
+    "network",
+    "register",
+    "voting",
+]

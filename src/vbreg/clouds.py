@@ -12,20 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.backends.neighbors import Neighbors, radius_knn
 from vbreg.errors import VBRegError
-from vbreg.neighbors import Neighbors, check_points, check_positive, radius_knn
+from vbreg.inputs import check_points, positive_number
 
-_MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
-_SPREADS = 8  # averaging steps that find the side of a surface on which its surroundings lie
-_CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
-_SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
-_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
-_MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
-_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
+MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
+SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
+CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
+SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
+MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
+MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
+MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
 
 
 def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
-    """Mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
+    """Return the mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
     voxel = voxel_index(points, voxel_size)
     if len(points) == 0:
         return points
@@ -37,16 +38,16 @@ def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
 
 
 def voxel_index(points: Tensor, voxel_size: float) -> Tensor:
-    """Row of `voxel_downsample` that each point (N, 3) went into -> (N,) int64."""
+    """Return the row of `voxel_downsample` that each point (N, 3) went into -> (N,) int64."""
     check_points("points", points)
-    check_positive("voxel_size", voxel_size)
+    positive_number(voxel_size, "voxel_size")
     if len(points) == 0:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
     return torch.unique(_voxel_keys(points, voxel_size), return_inverse=True)[1]
 
 
 def normals(points: Tensor, radius: float, max_neighbors: int = 30) -> Tensor:
-    """Unit normals (N, 3) of points (N, 3): least principal axis of each neighbourhood.
+    """Return unit normals (N, 3) of points (N, 3): the least principal axis round each.
 
     The sign points to the side on which the surroundings lie (the inside of a room, the hollow of
     a bend), so a rotated cloud has rotated normals. Where nothing in reach bends, the cloud's
@@ -58,13 +59,13 @@ def normals(points: Tensor, radius: float, max_neighbors: int = 30) -> Tensor:
     centroid = points.double().mean(0)
     x = points.double() - centroid  # (N, 3)
     n = smallest_eigenvectors(_covariances(x, neighbors))
-    side = _surroundings(x, neighbors) - x + _CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
+    side = _surroundings(x, neighbors) - x + CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
     n = torch.where((n * side).sum(-1, keepdim=True) < 0, -n, n)
     return n.to(points.dtype)
 
 
 def smallest_eigenvectors(A: Tensor) -> Tensor:
-    """Unit eigenvectors (N, 3) of the least eigenvalue of symmetric A (N, 3, 3), in closed form.
+    """Return unit eigenvectors (N, 3) of the least eigenvalue of symmetric A (N, 3, 3).
 
     Where two least eigenvalues are equal the answer is some unit vector of their plane.
     """
@@ -88,7 +89,7 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
 
 
 def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
-    """A voxel size that suits both clouds, from their own extent and spacing, to 2 digits.
+    """Return a voxel size that suits both clouds, from their extent and spacing, to 2 digits.
 
     Each cloud then has about 4500 voxels on densely sampled surfaces, or as many as its spacing
     allows. Far, thinly sampled parts do not count, so a street scan keeps its detail.
@@ -107,18 +108,18 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
 
 
 def _own_voxel_size(points: Tensor, extent: float) -> float:
-    """The voxel size for one cloud, searched from coarse to fine in steps of sqrt(2)."""
-    points = points[:: math.ceil(len(points) / _SCALE_SAMPLE)].double()
+    """Return the voxel size for one cloud, searched from coarse to fine in steps of sqrt(2)."""
+    points = points[:: math.ceil(len(points) / MAX_SCALE_SAMPLE)].double()
     size, before = extent / 2, 1.0
     tried = []
     while True:
         size /= math.sqrt(2)
         voxels, on_surface = _count_voxels(points, size)
-        if on_surface >= _SURFACE_VOXELS:
-            excess = math.log(on_surface / _SURFACE_VOXELS) / math.log(on_surface / before)
+        if on_surface >= SURFACE_VOXELS:
+            excess = math.log(on_surface / SURFACE_VOXELS) / math.log(on_surface / before)
             return size * 2 ** (excess / 2)  # log-linear between the last two sizes
         tried.append((on_surface, size))
-        if voxels > _MAX_OCCUPANCY * len(points) or size < 4 * extent / _MAX_CELLS:
+        if voxels > MAX_OCCUPANCY * len(points) or size < 4 * extent / MAX_CELLS:
             break
         before = max(on_surface, 1)
     most = max(count for count, _ in tried)
@@ -126,7 +127,7 @@ def _own_voxel_size(points: Tensor, extent: float) -> float:
 
 
 def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:
-    """How many voxels hold points (N, 3), and how many of those lie within a sampled surface."""
+    """Count the voxels that hold points (N, 3), and those that lie within a sampled surface."""
     cell = ((points - points.amin(0)) / size + 0.5).long() + 1  # (N, 3), an empty layer below
     _, ny, nz = (cell.amax(0) + 2).tolist()  # and one above
     stride = torch.tensor([ny * nz, nz, 1], device=points.device)
@@ -135,26 +136,26 @@ def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:
     column = key[:, None] + (step[:, None] * stride[0] + step * stride[1]).reshape(-1)  # (V, 9)
     above = torch.searchsorted(key, column + 1, right=True)
     around = (above - torch.searchsorted(key, column - 1)).sum(-1) - 1
-    return len(key), int((around >= _SURFACE_NEIGHBORS).sum())
+    return len(key), int((around >= MIN_SURFACE_NEIGHBORS).sum())
 
 
 def _voxel_keys(points: Tensor, voxel_size: float) -> Tensor:
-    """One integer (N,) per point, equal for points of one voxel, ascending in x, y, z."""
+    """Return an integer (N,) per point, equal for points of one voxel, ascending in x, y, z."""
     low = points.amin(0)
     # Half a voxel of margin keeps points on a regular lattice away from the voxels' faces.
     cell = ((points - low) / voxel_size + 0.5).floor()
     widest = float(cell.amax()) + 1
-    if widest > _MAX_CELLS:
+    if widest > MAX_CELLS:
         raise VBRegError(
             f"voxel_size is {voxel_size:g}, but the cloud is {widest:.3g} such voxels wide: "
-            f"expected at most {_MAX_CELLS}; give a larger voxel_size or drop far outliers"
+            f"expected at most {MAX_CELLS}; give a larger voxel_size or drop far outliers"
         )
     x, y, z = cell.long().unbind(-1)
     return (x * (y.amax() + 1) + y) * (z.amax() + 1) + z
 
 
 def _covariances(x: Tensor, neighbors: Neighbors) -> Tensor:
-    """Covariance (N, 3, 3) of the neighbourhood of each point of x (N, 3)."""
+    """Return the covariance (N, 3, 3) of the neighbourhood of each point of x (N, 3)."""
     index, _, valid = neighbors
     weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)  # (N, k)
     offset = (x[index] - x[:, None]) * weight[..., None].sqrt()  # (N, k, 3)
@@ -163,15 +164,15 @@ def _covariances(x: Tensor, neighbors: Neighbors) -> Tensor:
 
 
 def _surroundings(x: Tensor, neighbors: Neighbors) -> Tensor:
-    """Mean (N, 3) of what surrounds each point of x (N, 3), well beyond the neighbourhood."""
+    """Return the mean (N, 3) of what surrounds each point, well beyond the neighbourhood."""
     index, _, valid = neighbors
     weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)
-    for _ in range(_SPREADS):
+    for _ in range(SPREADING_STEPS):
         x = F.embedding_bag(index, x, mode="sum", per_sample_weights=weight)
     return x
 
 
 def _longest_row(rows: Tensor) -> Tensor:
-    """(N, r, 3) -> (N, 3)."""
+    """Return the longest (N, 3) of the rows (N, r, 3)."""
     longest = rows.square().sum(-1).argmax(-1)
     return rows[torch.arange(len(rows), device=rows.device), longest]

@@ -1,32 +1,23 @@
 """From the user's frames and units to the ones computed in, and back.
 
-Points may lie millions of metres from their origin and come as files, arrays or tensors. Here they
-are moved to an origin of their own, where float32 holds them, and poses go back to the user's
-frames.
+Points may lie millions of metres from their origin. Here they are moved once to an origin of their
+own, where float32 holds them; they stay there, and the pose goes back to the user's frames.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vbreg import io
 from vbreg.errors import VBRegError
-from vbreg.solver import Matches
+from vbreg.inputs import MIN_MATCHES, Cloud, load_points
 from vbreg.types import Bool, Float64
 
-Points: TypeAlias = "ArrayLike | Tensor"
-Descriptors: TypeAlias = "tuple[ArrayLike | Tensor, ArrayLike | Tensor]"  # of source and target
-WIDEST = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
-
-Cloud: TypeAlias = Any  # a path, points (N, 3), a PointCloud or anything with `.points`
+MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,177 +31,131 @@ class LocalCloud:
 
     @staticmethod
     def of(cloud: Cloud, role: str) -> LocalCloud:
+        """Move a user's cloud to its middle; `role` names it in an error."""
         points = load_points(cloud, role)
         finite = np.isfinite(points).all(axis=1)
         kept = points[finite]
-        if len(kept) < 3:
+        if len(kept) < MIN_MATCHES:
             raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}: at least 3 are needed, "
-                "and a real scan has thousands; check that the file is the one you meant"
+                f"{role} has {len(kept)} finite points of {len(points)}: at least {MIN_MATCHES} "
+                "are needed, and a real scan has thousands; check that the file is the one you "
+                "meant"
             )
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept))
 
 
-def load_points(cloud: Cloud, role: str) -> Float64:
-    """(N, 3) float64 from a path, an array, a tensor, a PointCloud or an object with `.points`."""
-    if isinstance(cloud, str | os.PathLike):
-        return io.read(cloud).points
-    points = as_points(cloud.points if hasattr(cloud, "points") else cloud, role)
-    if points.ndim != 2:
-        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
-    return points
-
-
 @dataclass(frozen=True, eq=False)
-class MatchProblem:
-    """Matches in a local frame and in units of the inlier threshold, and the way back."""
+class Matches:
+    """Matches of B problems in local frames and in units of the inlier threshold, and the way back.
 
-    local: Matches  # on the CPU
-    origins: tuple[Float64, Float64]  # (B, 3) each
-    unit: float
+    This is what all solvers work on; users are given `Correspondences`.
+    """
+
+    source: Tensor  # (B, N, 3) float64
+    target: Tensor  # (B, N, 3) float64
+    mask: Tensor  # (B, N) True for real rows
+    descriptors: Tensor | None  # (B, N, 2 D), each end of length 1
+    origins: tuple[Float64, Float64]  # (B, 3) of source and target, in the user's frames
+    unit: float  # the inlier threshold, in the unit of the user's points
 
     @staticmethod
-    def of(
-        source: Float64,
-        target: Float64,
-        valid: Bool,
+    def local(
+        source: Tensor,  # (N, 3) about the first origin, in the user's unit
+        target: Tensor,  # (N, 3) about the second
+        origins: tuple[Float64, Float64],  # (3,) each
         unit: float,
-        descriptors: Float64 | None = None,
-    ) -> MatchProblem:
-        valid = np.atleast_2d(valid)
-        local, origins = [], []
-        gaps = np.flatnonzero(~valid.reshape(-1))
-        for points in (source, target):
-            points = np.array(points if points.ndim == 3 else points[None], order="C")
-            points.reshape(-1, 3)[gaps] = 0.0
-            origin = points.sum(1) / valid.sum(1)[:, None]
-            origins.append(origin)
-            points -= origin[:, None]
-            points /= unit
-            points.reshape(-1, 3)[gaps] = 0.0
-            widest = max(points.max(), -points.min())
-            if not widest <= WIDEST:
-                raise VBRegError(
-                    f"matches lie up to {widest * unit:.3g} from their middle, with an "
-                    f"inlier threshold of {unit:.3g}: check that both are in the same unit"
-                )
-            local.append(torch.from_numpy(points))
-        described = None if descriptors is None else _batched(descriptors)
-        matches = Matches(local[0], local[1], torch.from_numpy(valid), described)
-        return MatchProblem(matches, (origins[0], origins[1]), unit)
+        descriptors: Tensor | None = None,  # (1, N, 2 D)
+    ) -> Matches:
+        """Make one problem of points that lie in local frames already."""
+        ends = source.double() / unit, target.double() / unit
+        widest = max(float(end.abs().max()) for end in ends)
+        if not widest <= MAX_EXTENT:
+            raise VBRegError(
+                f"matches lie up to {widest * unit:.3g} from their middle, with an inlier "
+                f"threshold of {unit:.3g}: check that both are in the same unit"
+            )
+        mask = torch.ones(1, len(source), dtype=torch.bool, device=source.device)
+        shift = origins[0][None], origins[1][None]
+        return Matches(ends[0][None], ends[1][None], mask, descriptors, shift, unit)
+
+    @staticmethod
+    def of_points(
+        source: Float64, target: Float64, unit: float, descriptors: Float64 | None = None
+    ) -> Matches:
+        """Make one problem of finite points (N, 3) in the user's frames."""
+        origins = source.mean(0), target.mean(0)
+        described = None if descriptors is None else torch.from_numpy(descriptors)[None]
+        ends = torch.from_numpy(source - origins[0]), torch.from_numpy(target - origins[1])
+        return Matches.local(ends[0], ends[1], origins, unit, described)
+
+    @staticmethod
+    def batch(problems: Sequence[Matches]) -> Matches:
+        """Join problems of one unit, padded to the longest."""
+        if len(problems) == 1:
+            return problems[0]
+        longest = max(len(problem) for problem in problems)
+
+        def padded(parts: Sequence[Tensor]) -> Tensor:
+            whole = parts[0].new_zeros(len(parts), longest, *parts[0].shape[2:])
+            for row, part in zip(whole, parts, strict=True):
+                row[: part.shape[1]] = part[0]
+            return whole
+
+        described = [p.descriptors for p in problems if p.descriptors is not None]
+        return Matches(
+            padded([p.source for p in problems]),
+            padded([p.target for p in problems]),
+            padded([p.mask for p in problems]),
+            padded(described) if described else None,
+            (
+                np.concatenate([p.origins[0] for p in problems]),
+                np.concatenate([p.origins[1] for p in problems]),
+            ),
+            problems[0].unit,
+        )
 
     def __len__(self) -> int:
-        return self.local.mask.shape[1]
+        """Return N, the number of rows of each problem."""
+        return self.mask.shape[1]
 
-    def parts(self, problems: int) -> Iterator[MatchProblem]:
-        """Some problems at a time."""
-        for start in range(0, len(self.local.mask), problems):
-            some = slice(start, start + problems)
-            origins = self.origins[0][some], self.origins[1][some]
-            yield MatchProblem(self.local.map(lambda part: part[some]), origins, self.unit)  # noqa: B023
+    @property
+    def problems(self) -> int:
+        """The number of problems, B."""
+        return self.mask.shape[0]
 
-    def on(self, device: torch.device) -> Matches:
-        return self.local.map(lambda part: part.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Matches:
+        """Return the same matches with every tensor changed."""
+        return replace(
+            self,
+            source=change(self.source),
+            target=change(self.target),
+            mask=change(self.mask),
+            descriptors=None if self.descriptors is None else change(self.descriptors),
+        )
 
-    def to_global(self, T_local: Tensor) -> Float64:
-        """(B, 4, 4) in the unit and the frames of the user's points."""
+    def take(self, rows: Tensor) -> Matches:
+        """Return some rows of every problem."""
+        return self.map(lambda part: part[:, rows.to(part.device)])
+
+    def to_user(self, T_local: Tensor) -> Float64:
+        """Return poses (B, 4, 4) in the unit and the frames of the user's points."""
         T = T_local.double().cpu().numpy().copy()
         source_origin, target_origin = self.origins
         moved = np.einsum("bij,bj->bi", T[:, :3, :3], source_origin)
         T[:, :3, 3] = T[:, :3, 3] * self.unit + target_origin - moved
         return T
 
-
-def as_points(points: Points, name: str) -> Float64:
-    """(..., N, 3) float64; the caller's array is never written to."""
-    array = _as_numbers(
-        points, name, "points (N, 3) as an array, a tensor, a path, or an object with .points"
-    )
-    if array.ndim not in (2, 3) or array.shape[-1] != 3:
-        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3), or (B, N, 3) matches")
-    return array
-
-
-def as_descriptors(descriptors: Descriptors | None, valid: Bool, width: int) -> Float64 | None:
-    """(..., N, 2 * width): source then target, each of length 1, zero where a row is not valid.
-
-    `width` is what the network takes for each cloud: 0 is none.
-    """
-    if width == 0 and descriptors is not None:
-        raise VBRegError(
-            "descriptors given, but this network sees points alone: leave them out, or use weights "
-            "that were trained with input = 'feat'"
+    def points_in_user_frame(self, problem: int = 0) -> tuple[Float64, Float64]:
+        """Return source and target (N, 3) of one problem, in the user's frames."""
+        source, target = (
+            end[problem].double().cpu().numpy() * self.unit + origin[problem]
+            for end, origin in zip((self.source, self.target), self.origins, strict=True)
         )
-    if width == 0:
-        return None
-    try:
-        source, target = descriptors  # type: ignore[misc]  # what is not a pair is named below
-    except (TypeError, ValueError) as error:
-        raise VBRegError(
-            f"this network sees descriptors of {width} columns: give descriptors=(source, target), "
-            "row by row with the matches"
-        ) from error
-    ends = (("source descriptors", source), ("target descriptors", target))
-    return np.concatenate([_unit_rows(rows, name, valid, width) for name, rows in ends], axis=-1)
+        return source, target
 
-
-def _unit_rows(rows: Points, name: str, valid: Bool, width: int) -> Float64:
-    array = _as_numbers(rows, name, "numbers (N, D) as an array or a tensor")
-    if array.shape[:-1] != valid.shape:
-        expected = (*valid.shape, width)
-        raise VBRegError(f"{name} have shape {array.shape}: expected {expected}, one row per match")
-    if array.shape[-1] != width:
-        raise VBRegError(f"{name} have {array.shape[-1]} columns: this network takes {width}")
-    array = np.where(valid[..., None], array, 0.0)
-    if not np.isfinite(array).all():
-        raise VBRegError(f"{name} hold NaN or infinity: drop these matches, or mask them")
-    return array / np.linalg.norm(array, axis=-1, keepdims=True).clip(1e-12)
-
-
-def _as_numbers(values: Points, name: str, expected: str) -> Float64:
-    """float64 of any shape, never the caller's own array."""
-    if isinstance(values, Tensor):
-        values = values.detach().to("cpu", torch.float64).numpy()
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"its values are {array.dtype}")
-    except (TypeError, ValueError) as error:
-        raise VBRegError(
-            f"{name} is a {type(values).__name__}: expected {expected} ({error})"
-        ) from error
-    return array.astype(np.float64)
-
-
-def _batched(rows: Float64) -> Tensor:
-    """(B, N, ...) of one problem's rows (N, ...) or of several problems' (B, N, ...)."""
-    return torch.from_numpy(rows if rows.ndim == 3 else rows[None])
-
-
-def as_mask(mask: ArrayLike | Tensor) -> Bool:
-    """(..., N) bool."""
-    if isinstance(mask, Tensor):
-        mask = mask.detach().cpu().numpy()
-    try:
-        return np.asarray(mask, dtype=bool)
-    except (TypeError, ValueError) as error:
-        raise VBRegError(f"mask: expected True or False for each row ({error})") from error
-
-
-def usable_rows(source: Float64, target: Float64, mask: Bool | None) -> Bool:
-    """Rows that are real and finite in both clouds, with the shapes checked."""
-    if source.shape != target.shape:
-        raise VBRegError(
-            f"source_points {source.shape} and target_points {target.shape} differ in shape: row n "
-            "of one is matched to row n of the other"
-        )
-    if mask is not None and mask.shape != source.shape[:-1]:
-        raise VBRegError(f"mask has shape {mask.shape}: expected {source.shape[:-1]}")
-    finite = np.isfinite(source) & np.isfinite(target)
-    valid: Bool = np.all(finite, axis=-1) & (True if mask is None else mask)
-    fewest = int(valid.sum(-1).min()) if valid.size else 0
-    if fewest < 3:
-        raise VBRegError(f"{fewest} usable correspondences: at least 3 are needed to fix a pose")
-    return valid
+    def real_rows(self, problem: int) -> Bool:
+        """Tell which rows (N,) of one problem are no padding."""
+        mask: Bool = self.mask[problem].cpu().numpy()
+        return mask

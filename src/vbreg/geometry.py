@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def from_rotation_translation(R: Tensor, t: Tensor) -> Tensor:
-    """R (..., 3, 3), t (..., 3) -> T (..., 4, 4)."""
+    """Join R (..., 3, 3) and t (..., 3) to T (..., 4, 4)."""
     top = torch.cat([R, t.unsqueeze(-1)], dim=-1)
     bottom = torch.zeros_like(top[..., :1, :])
     bottom[..., 0, 3] = 1.0
@@ -21,24 +21,24 @@ def from_rotation_translation(R: Tensor, t: Tensor) -> Tensor:
 
 
 def apply(T_a_b: Tensor, points_b: Tensor) -> Tensor:
-    """T (..., 4, 4), points (..., N, 3) -> (..., N, 3)."""
+    """Move points (..., N, 3) by T (..., 4, 4)."""
     return points_b @ T_a_b[..., :3, :3].transpose(-1, -2) + T_a_b[..., None, :3, 3]
 
 
 def compose(T_a_b: Tensor, T_b_c: Tensor) -> Tensor:
-    """T_a_c (..., 4, 4)."""
+    """Return T_a_c (..., 4, 4)."""
     return T_a_b @ T_b_c
 
 
 def inverse(T_a_b: Tensor) -> Tensor:
-    """T_b_a (..., 4, 4), using that the rotation's inverse is its transpose."""
+    """Return T_b_a (..., 4, 4), using that the rotation's inverse is its transpose."""
     R_b_a = T_a_b[..., :3, :3].transpose(-1, -2)
     t_b_a = -(R_b_a @ T_a_b[..., :3, 3:]).squeeze(-1)
     return from_rotation_translation(R_b_a, t_b_a)
 
 
 def procrustes(source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted least-squares rigid motion: argmin over R, t of sum_n w_n |R x_n + t - y_n|^2.
+    """Fit the rigid motion that minimises sum_n w_n |R x_n + t - y_n|^2.
 
     source, target (..., N, 3), weights (..., N) >= 0 -> T (..., 4, 4), sound (...) bool.
 
@@ -71,7 +71,7 @@ def procrustes(source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor,
 
 
 def rotation_angle(R: Tensor) -> Tensor:
-    """Angle of R (..., 3, 3) in radians, accurate near zero and near pi."""
+    """Return the angle of R (..., 3, 3) in radians, accurate near zero and near pi."""
     skew = torch.stack(
         [
             R[..., 2, 1] - R[..., 1, 2],
@@ -90,13 +90,13 @@ def random_rotation(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Rotations (*batch, 3, 3), uniform over SO(3): normalised Gaussian quaternions."""
+    """Draw rotations (*batch, 3, 3), uniform over SO(3): normalised Gaussian quaternions."""
     q = torch.randn(*batch, 4, generator=generator, dtype=dtype, device=device)
     return quaternion_to_matrix(q / torch.linalg.vector_norm(q, dim=-1, keepdim=True))
 
 
 def quaternion_to_matrix(q: Tensor) -> Tensor:
-    """Unit quaternion (..., 4), scalar first -> rotation (..., 3, 3)."""
+    """Return the rotation (..., 3, 3) of a unit quaternion (..., 4), scalar first."""
     w, x, y, z = q.unbind(-1)
     rows = [
         1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
@@ -107,4 +107,5 @@ def quaternion_to_matrix(q: Tensor) -> Tensor:
 
 
 def degrees(radians: Tensor) -> Tensor:
+    """Convert angles to degrees."""
     return radians * (180.0 / math.pi)

@@ -20,6 +20,8 @@ KL = Callable[[Gaussian, Gaussian, float], Tensor]
 
 
 class Loss(NamedTuple):
+    """The terms of the objective; their sum, halved, is minimised."""
+
     label_posterior: Tensor
     label_prior: Tensor
     spectral_posterior: Tensor
@@ -28,6 +30,7 @@ class Loss(NamedTuple):
 
     @property
     def total(self) -> Tensor:
+        """Half of the sum of all terms."""
         label = self.label_posterior + self.label_prior
         spectral = self.spectral_posterior + self.spectral_prior
         return 0.5 * (label + spectral + self.kl)
@@ -74,7 +77,7 @@ class Objective:
         )
 
     def _label(self, output: NetworkOutput, labels: Tensor) -> Tensor:
-        """Of the last features, or the mean over those of all iterations."""
+        """Return the label term of the last features, or its mean over those of all iterations."""
         judged = output.logits_of_each if self.per_layer else (output.logits,)
         if not judged:
             raise ValueError("per_layer: run the network with classify_each=True")
@@ -83,7 +86,7 @@ class Objective:
 
 
 def elbo(posterior: NetworkOutput, labels: Tensor, likelihood: Likelihood = "bernoulli") -> Tensor:
-    """(B, N) in nats: the point-wise lower bound of the paper's supplement, from one sample of z.
+    """Return (B, N) in nats: the point-wise lower bound of the paper's supplement, one sample of z.
 
     Its sum over the correspondences is the cloud-wise bound on ln p(labels | correspondences).
     """
@@ -92,7 +95,7 @@ def elbo(posterior: NetworkOutput, labels: Tensor, likelihood: Likelihood = "ber
 
 
 def log_likelihood(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Tensor:
-    """(B, N): ln p(label). Gaussian: unit variance about the prediction."""
+    """Return (B, N): ln p(label); the Gaussian has unit variance about the prediction."""
     truth = labels.to(torch.float32)
     if likelihood == "gaussian":
         return -0.5 * ((logits.float() - truth).square() + math.log(2 * math.pi))
@@ -100,15 +103,17 @@ def log_likelihood(logits: Tensor, labels: Tensor, likelihood: Likelihood) -> Te
 
 
 def spectral_loss(features: Tensor, labels: Tensor, sigma: Tensor, weights: Tensor) -> Tensor:
-    """Weighted squared error between feature compatibility and "both are inliers"."""
-    with torch.autocast(features.device.type, enabled=False):  # 1 - cos needs its digits
-        unit = F.normalize(features.float(), dim=-1)
-        error = (feature_compatibility(unit, unit, sigma) - _both(labels).float()).square()
-        return (error * weights).sum() / len(labels)
+    """Return the weighted squared error between feature compatibility and "both are inliers".
+
+    Call it outside of any autocast: 1 - cos needs its digits.
+    """
+    unit = F.normalize(features.float(), dim=-1)
+    error = (feature_compatibility(unit, unit, sigma) - _both(labels).float()).square()
+    return (error * weights).sum() / len(labels)
 
 
 def pair_weights(kind: Spectral, ends: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-    """(B, N, N): what each pair of matches counts, zero on the diagonal, one in all for a problem.
+    """Return (B, N, N): what each pair of matches counts; a problem's sum to one, diagonal zero.
 
     `mean`: all alike. `balanced`: pairs of inliers count half, however few they are; otherwise
     features of a rare inlier, which most likely is none, learn to resemble nothing. `compatible`:
@@ -119,8 +124,7 @@ def pair_weights(kind: Spectral, ends: tuple[Tensor, Tensor], labels: Tensor) ->
     if kind == "mean":
         return (counted / labels.shape[-1] ** 2).expand_as(both)
     if kind == "compatible":
-        with torch.autocast(labels.device.type, enabled=False):
-            counted = counted & (both | (spatial_compatibility(*ends, *ends) > 0))
+        counted = counted & (both | (spatial_compatibility(*ends, *ends) > 0))
     groups = torch.stack([both & counted, ~both & counted])  # (2, B, N, N)
     sizes = groups.sum((-1, -2), keepdim=True).clamp_min(1)
     return (groups / (2 * sizes)).sum(0)
@@ -131,19 +135,19 @@ def _both(labels: Tensor) -> Tensor:
 
 
 def kl_loss(posterior: NetworkOutput, balance: float, kl: KL) -> Tensor:
-    """KL(q || p) summed over latent dimensions, mean over points, branches and iterations."""
+    """Return KL(q || p) summed over latent dimensions, mean over points, branches, iterations."""
     return torch.stack([kl(*_ends(step), balance) for step in _steps(posterior)]).mean()
 
 
 def balanced_kl(q: Gaussian, p: Gaussian, balance: float) -> Tensor:
-    """Mean KL(q || p); `balance` of its gradient reaches the prior p, the rest the posterior q."""
+    """Return mean KL(q || p); `balance` of its gradient reaches the prior p, the rest q."""
     pulled_q = Gaussian(*(_share_gradient(x, 1.0 - balance) for x in q))
     pulled_p = Gaussian(*(_share_gradient(x, balance) for x in p))
     return kl_divergence(pulled_q, pulled_p).mean()
 
 
 def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
-    """(B, N): KL between diagonal Gaussians, summed over the latent dimensions."""
+    """Return (B, N): KL between diagonal Gaussians, summed over the latent dimensions."""
     q_mean, q_std, p_mean, p_std = (x.float() for x in (*q, *p))
     ratio = (q_std / p_std).square()
     distance = ((q_mean - p_mean) / p_std).square()
@@ -161,5 +165,4 @@ def _steps(posterior: NetworkOutput) -> list[BranchStep]:
 
 def _ends(step: BranchStep) -> tuple[Gaussian, Gaussian]:
     assert step.posterior is not None, "the posterior pass needs labels"
-    assert step.prior is not None
     return step.posterior, step.prior

@@ -1,4 +1,4 @@
-"""How good a pose is. Plain tensors in, plain tensors out."""
+"""How good a pose is, which matches are right, and how much two clouds share."""
 
 from __future__ import annotations
 
@@ -9,33 +9,40 @@ import torch
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
-from vbreg.geometry import degrees, inverse, rotation_angle
+from vbreg.backends.neighbors import radius_knn
+from vbreg.errors import VBRegError
+from vbreg.geometry import apply, degrees, inverse, rotation_angle
+from vbreg.inputs import positive_number
 
 
 class PoseError(NamedTuple):
+    """How far poses are from the true ones."""
+
     rotation: Tensor  # (...) degrees
     translation: Tensor  # (...) in the unit of the poses
 
     def success(self, rotation: float, translation: float) -> Tensor:
-        """(...) bool: both errors strictly below their bounds."""
+        """Tell (...) where both errors are strictly below their bounds."""
         return (self.rotation < rotation) & (self.translation < translation)
 
 
 def pose_error(T_estimate: Tensor, T_truth: Tensor) -> PoseError:
-    """RE = angle of R_truth^T R_estimate, TE = |t_estimate - t_truth| (not squared)."""
+    """Return RE, the angle of R_truth^T R_estimate, and TE, |t_estimate - t_truth|, no square."""
     R = T_truth[..., :3, :3].transpose(-1, -2) @ T_estimate[..., :3, :3]
     t = T_estimate[..., :3, 3] - T_truth[..., :3, 3]
     return PoseError(degrees(rotation_angle(R)), t.square().sum(-1).sqrt())
 
 
 class Classification(NamedTuple):
+    """How well predicted labels agree with the true ones."""
+
     precision: Tensor
     recall: Tensor
     f1: Tensor
 
 
 def classification(predicted: Tensor, actual: Tensor) -> Classification:
-    """Inlier precision, recall and F1 over the last dimension, (..., N) bool -> (...) each."""
+    """Return inlier precision, recall and F1 over the last dimension, (..., N) bool -> (...)."""
     hits = (predicted & actual).sum(-1).double()
     precision = hits / predicted.sum(-1).clamp_min(1)
     recall = hits / actual.sum(-1).clamp_min(1)
@@ -44,8 +51,9 @@ def classification(predicted: Tensor, actual: Tensor) -> Classification:
 
 
 def registration_rmse(T_estimate: Tensor, T_truth: Tensor, information: Tensor) -> Tensor:
-    """(...) root mean square distance, over the points that both fragments share, of where the
-    estimate and the truth put them: the protocol of 3DMatch's evaluation and Predator.
+    """Return (...) how far estimate and truth put the points apart that both fragments share.
+
+    It is a root mean square: the protocol of 3DMatch's evaluation and Predator.
 
     `information` (..., 6, 6) is that of gt.info, which goes with the pose from target to source;
     to first order it holds the distances of the shared points, summed. Their number is its first
@@ -58,7 +66,43 @@ def registration_rmse(T_estimate: Tensor, T_truth: Tensor, information: Tensor) 
 
 
 def _quaternion_vector(R: Tensor) -> Tensor:
-    """(..., 3): the vector part of the unit quaternion of R (..., 3, 3), with a real part >= 0."""
+    """Return the vector part (..., 3) of the unit quaternion of R (..., 3, 3), real part >= 0."""
     flat = Rotation.from_matrix(R.detach().reshape(-1, 3, 3).cpu().numpy()).as_quat()  # x y z w
     facing = np.where(flat[:, 3:] < 0, -flat[:, :3], flat[:, :3])
     return torch.from_numpy(facing).to(R).reshape(*R.shape[:-2], 3)
+
+
+def right_matches(
+    source: Tensor, target: Tensor, T_target_source: Tensor, threshold: float
+) -> Tensor:
+    """Tell (..., N) which matches, source and target (..., N, 3), are right under a true pose."""
+    positive_number(threshold, "threshold")
+    if source.shape != target.shape or source.shape[-1:] != (3,):
+        raise VBRegError(
+            f"source has shape {tuple(source.shape)} and target {tuple(target.shape)}: "
+            "expected both (..., N, 3), one row per match"
+        )
+    _check_pose(T_target_source)
+    moved = apply(T_target_source.to(source.dtype), source)
+    return torch.linalg.vector_norm(moved - target, dim=-1) < threshold
+
+
+def overlap(
+    source_cloud: Tensor, target_cloud: Tensor, T_target_source: Tensor, radius: float
+) -> float:
+    """Return the share of source points (N, 3) with a target point (M, 3) within `radius`."""
+    if T_target_source.ndim != 2:
+        raise VBRegError(
+            f"T_target_source has shape {tuple(T_target_source.shape)}: expected (4, 4)"
+        )
+    _check_pose(T_target_source)
+    if len(source_cloud) == 0 or len(target_cloud) == 0:
+        return 0.0
+    moved = apply(T_target_source.to(source_cloud.dtype), source_cloud)
+    _, _, valid = radius_knn(target_cloud, moved, radius, 1)
+    return float(valid.double().mean())
+
+
+def _check_pose(T: Tensor) -> None:
+    if T.shape[-2:] != (4, 4):
+        raise VBRegError(f"T_target_source has shape {tuple(T.shape)}: expected (..., 4, 4)")

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vbreg import kernels
-from vbreg.compatibility import Attention, AttentionForm, spatial_attention
-from vbreg.inference import BranchesInPlace, BranchesTogether
+from vbreg.compatibility import Attention, spatial_attention
 
 BRANCHES = ("query", "key", "value")
 DESCRIPTOR_LENGTH = 10.0  # in inlier thresholds of 10 cm: 1 beside metres, as in the paper
@@ -26,8 +24,11 @@ DESCRIPTOR_LENGTH = 10.0  # in inlier thresholds of 10 cm: 1 beside metres, as i
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes of the paper. `input` is what a correspondence is described by: its two points
-    (`xyz`) or its two points and two descriptors (`feat`)."""
+    """Sizes of the network; those of the paper are the defaults.
+
+    `input` is what a correspondence is described by: its two points (`xyz`), or its two points and
+    two descriptors (`feat`).
+    """
 
     input: Literal["xyz", "feat"] = "xyz"
     descriptor_width: int = 0  # per cloud; 0 with `xyz`
@@ -53,33 +54,44 @@ class NetworkConfig:
 
     @property
     def input_width(self) -> int:
+        """The number of channels that describe a correspondence."""
         return 6 + 2 * self.descriptor_width
 
 
 class Gaussian(NamedTuple):
-    """Diagonal; (B, N, latent_width) each."""
+    """A diagonal Gaussian for each correspondence; (B, N, latent_width) each."""
 
     mean: Tensor
     std: Tensor
 
 
 class BranchState(NamedTuple):
-    """What a branch carries from one iteration to the next; zero at the start."""
+    """What a branch carries from one iteration to the next; it is zero at the start."""
 
     z: Tensor  # (B, N, latent_width)
     h: Tensor  # (B, N, hidden_width)
 
 
 class BranchStep(NamedTuple):
-    """One iteration of one branch."""
+    """What one iteration of one branch gives."""
 
     state: BranchState
-    prior: Gaussian | None  # not where the mean is all that is looked at
+    prior: Gaussian
     posterior: Gaussian | None  # where labels were given
     merged: Tensor  # (B, N, d)
 
 
+class Ends(NamedTuple):
+    """What the attention of one iteration is computed from; (B, N, d) each."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
 class NetworkOutput(NamedTuple):
+    """What the network says about correspondences."""
+
     logits: Tensor  # (B, N)
     features: tuple[Tensor, ...]  # F^1 .. F^L, each (B, N, d)
     attention: tuple[tuple[Tensor, Tensor], ...]  # (Q, K) of each iteration, if kept
@@ -88,7 +100,7 @@ class NetworkOutput(NamedTuple):
 
 
 class ContextNorm(nn.Module):
-    """Zero mean, unit variance of each channel over the correspondences of one problem.
+    """Gives each channel zero mean and unit variance over the correspondences of one problem.
 
     The softmax of Eq. 1 is nearly uniform, so messages are a large common part plus a small part
     that tells inliers from outliers; this removes the one and scales up the other, for any N.
@@ -106,12 +118,8 @@ class ContextNorm(nn.Module):
         return torch.addcmul(self.shift, centred, factor).to(x.dtype)
 
 
-def _by_kernels(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and kernels.usable(x.device) and not torch.is_grad_enabled()
-
-
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
+    """Return the mean (B, 1, C) of x (B, N, C) over the rows that mask (B, N) marks."""
     if mask is None:
         return x.mean(1, keepdim=True)
     weight = mask.unsqueeze(-1).to(x.dtype)
@@ -128,12 +136,7 @@ class NormedMLP(nn.Module):
         self.norms = nn.ModuleList(ContextNorm(b) for b in widths[1:-1])
 
     def forward(self, x: Tensor, mask: Tensor | None, residual: Tensor | None = None) -> Tensor:
-        """Added to the residual, if there is one."""
-        if _by_kernels(x):
-            from vbreg.kernels import layers
-
-            if layers.supports(*self.widths):
-                return layers.normed_mlp(x, mask, self.linears, self.norms, residual)
+        """Return the layers' output, added to the residual if there is one."""
         for linear, norm in zip(self.linears, self.norms, strict=False):
             x = F.relu(norm(linear(x), mask))
         x = self.linears[-1](x)
@@ -141,7 +144,7 @@ class NormedMLP(nn.Module):
 
 
 class GaussianHead(nn.Sequential):
-    """Features -> a diagonal Gaussian whose standard deviation has a floor."""
+    """Maps features to a diagonal Gaussian whose standard deviation has a floor."""
 
     def __init__(self, width_in: int, hidden: int, latent: int, std_floor: float) -> None:
         super().__init__(nn.Linear(width_in, hidden), nn.ReLU(), nn.Linear(hidden, 2 * latent))
@@ -150,13 +153,6 @@ class GaussianHead(nn.Sequential):
     def forward(self, x: Tensor) -> Gaussian:
         mean, raw = super().forward(x).chunk(2, dim=-1)
         return Gaussian(mean, F.softplus(raw) + self.std_floor)
-
-    def mean(self, x: Tensor) -> Tensor:
-        """Of the Gaussian, without its deviation."""
-        hidden, activation, last = self
-        assert isinstance(last, nn.Linear)
-        half = last.out_features // 2
-        return F.linear(activation(hidden(x)), last.weight[:half], last.bias[:half])
 
 
 class LatentBranch(nn.Module):
@@ -177,25 +173,17 @@ class LatentBranch(nn.Module):
     ) -> BranchStep:
         x = F.relu(self.embed(torch.cat([state.z, features], dim=-1)))
         h = gated_update(self.history, x, state.h)  # Eq. 3
-        prior, posterior = None, None
-        if labels is None and noise is None and not torch.is_grad_enabled():
-            z = self.prior.mean(h)
-        else:
-            prior = self.prior(h)
-            if labels is not None:
-                posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))
-            mean, std = posterior or prior  # Eq. 5, Eq. 4
-            z = mean if noise is None else mean + std * noise
+        prior, posterior = self.prior(h), None
+        if labels is not None:
+            posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))
+        mean, std = posterior or prior  # Eq. 5, Eq. 4
+        z = mean if noise is None else mean + std * noise
         merged = F.relu(self.merge(torch.cat([z, h], dim=-1)))  # Eq. 4
         return BranchStep(BranchState(z, h), prior, posterior, merged)
 
 
 def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
-    """What `cell(x, h)` gives, for any leading dimensions; with gradients in operations that a
-    compiler fuses, without them in torch's own kernel."""
-    if not torch.is_grad_enabled():
-        found: Tensor = cell(x.flatten(0, -2), h.flatten(0, -2))
-        return found.view(*x.shape[:-1], -1)
+    """Return what `cell(x, h)` gives, for any leading dimensions, written so that it compiles."""
     reset_x, keep_x, new_x = F.linear(x, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
     reset_h, keep_h, new_h = F.linear(h, cell.weight_hh, cell.bias_hh).chunk(3, dim=-1)
     new = (new_x + (reset_x + reset_h).sigmoid() * new_h).tanh()
@@ -203,19 +191,112 @@ def gated_update(cell: nn.GRUCell, x: Tensor, h: Tensor) -> Tensor:
 
 
 class NonLocalStep(nn.Module):
-    """What is an iteration's own: the three projections and the message. Without latent branches
-    also the layer that they stand in for, which sees each correspondence by itself."""
+    """Holds what is an iteration's own: the three projections and the message.
+
+    Without latent branches it also holds the layer that they stand in for, which sees each
+    correspondence by itself.
+    """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         d = config.width
+        self.variational = config.variational
         if not config.variational:
             self.point, self.point_norm = nn.Linear(d, d), ContextNorm(d)
         self.project = nn.ModuleDict({name: nn.Linear(d, d) for name in BRANCHES})
         self.message = NormedMLP(d, d // 2, d // 2, d)
 
+    def prepared(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the features (B, N, d) that the iteration starts from."""
+        if self.variational:
+            return features
+        return F.relu(self.point_norm(self.point(features), mask))
+
+
+class Branches(Protocol):
+    """The query, key and value branches during one pass of the network."""
+
+    steps: list[dict[str, BranchStep]]  # of each iteration so far, by branch, if labels were given
+
+    def __call__(self, iteration: int, features: Tensor) -> Ends:
+        """Return query, key and value of the next iteration from features (B, N, d)."""
+
+
+class LatentBranches:
+    """Carries the state of the latent branches through the iterations (Eq. 3 to 5).
+
+    Without latent branches (SCNonlocal) the features themselves are projected.
+    """
+
+    def __init__(
+        self,
+        network: VariationalNonLocalNetwork,
+        features: Tensor,  # (B, N, d), for their shape
+        labels: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.network, self.labels, self.generator = network, labels, generator
+        self.steps: list[dict[str, BranchStep]] = []
+        self.states = {name: self._start(features) for name in network.branches}
+
+    def __call__(self, iteration: int, features: Tensor) -> Ends:
+        steps: dict[str, BranchStep] = {
+            name: branch(self.states[name], features, self.labels, self._noise(features))
+            for name, branch in self.network.branches.items()
+        }
+        self.states = {name: step.state for name, step in steps.items()}
+        if self.labels is not None:
+            self.steps.append(steps)
+        project = self.network.iteration(iteration).project
+        return Ends(*(project[b](steps[b].merged if steps else features) for b in BRANCHES))
+
+    def _start(self, features: Tensor) -> BranchState:
+        """Return zeros. Like all later states they take a gradient: a compiler sees one kind."""
+        config = self.network.config
+        zeros = (
+            features.new_zeros(*features.shape[:-1], width)
+            for width in (config.latent_width, config.hidden_width)
+        )
+        return BranchState(*(z.requires_grad_(features.requires_grad) for z in zeros))
+
+    def _noise(self, features: Tensor) -> Tensor | None:
+        if self.generator is None:
+            return None
+        shape = *features.shape[:-1], self.network.config.latent_width
+        return features.new_empty(shape).normal_(generator=self.generator)
+
+
+class NetworkSteps:
+    """The three steps of the network that a backend may compute in another form.
+
+    Here they are as the paper has them.
+    """
+
+    def attention(self, source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+        """Return the attention of Eq. 1 for one set of correspondences (B, N, 3)."""
+        return spatial_attention(source, target, mask)
+
+    def branches(
+        self,
+        network: VariationalNonLocalNetwork,
+        features: Tensor,
+        labels: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Branches:
+        """Return what gives query, key and value of each iteration of one pass (Eq. 3 to 5)."""
+        return LatentBranches(network, features, labels, generator)
+
+    def normed_mlp(
+        self, mlp: NormedMLP, x: Tensor, mask: Tensor | None, residual: Tensor | None = None
+    ) -> Tensor:
+        """Return x (B, N, C) after the layers, added to the residual."""
+        found: Tensor = mlp(x, mask, residual)
+        return found
+
 
 class VariationalNonLocalNetwork(nn.Module):
+    """Tells right correspondences from wrong ones, and gives features that alike ones share."""
+
     def __init__(self, config: NetworkConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or NetworkConfig()
@@ -227,8 +308,6 @@ class VariationalNonLocalNetwork(nn.Module):
             nn.Linear(config.width, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
         )
         self.sigma = nn.Parameter(torch.ones(()))  # of the feature compatibility, voting included
-        self._weights: list[nn.Parameter] = []
-        self._frozen: tuple[object, BranchesTogether] | None = None
 
     def forward(
         self,
@@ -239,112 +318,47 @@ class VariationalNonLocalNetwork(nn.Module):
         descriptors: Tensor | None = None,  # (B, N, 2 * descriptor_width), each of length 1
         labels: Tensor | None = None,  # (B, N) given: posterior; none: prior
         generator: torch.Generator | None = None,  # given: sample z; none: its mean
-        attention: AttentionForm = "auto",
+        steps: NetworkSteps | None = None,  # a backend; none: the readable form
         keep_attention: bool = False,  # for voters that look at the attention rows
         classify_each: bool = False,  # for a loss on the features of every iteration
     ) -> NetworkOutput:
-        with torch.autocast(source.device.type, enabled=False):
-            attend = spatial_attention(source, target, mask, attention)
-        features = self.embed(self._describe(source, target, mask, descriptors), mask)
-        if (
-            labels is None
-            and generator is None
-            and not classify_each
-            and self.config.variational
-            and (_by_kernels(features) or self._in_place(features))
-        ):
-            return self._run_frozen(features, attend, mask, keep_attention)
-        states = {name: self._initial_state(features) for name in self.branches}
-        all_features, all_attention, all_steps = [], [], []
-        for iteration in self.steps:
-            assert isinstance(iteration, NonLocalStep)
-            steps: dict[str, BranchStep] = {
-                name: branch(states[name], features, labels, self._noise(features, generator))
-                for name, branch in self.branches.items()
-            }
-            states = {name: step.state for name, step in steps.items()}
-            if self.config.variational:
-                ends = [steps[b].merged for b in BRANCHES]
-            else:
-                features = F.relu(iteration.point_norm(iteration.point(features), mask))
-                ends = [features] * len(BRANCHES)
-            query, key, value = (
-                iteration.project[b](end) for b, end in zip(BRANCHES, ends, strict=True)
-            )
-            features = iteration.message(attend(query, key, value), mask, features)  # Eq. 1
+        """Return logits and the features of every iteration."""
+        steps = steps or NetworkSteps()
+        attend = steps.attention(source, target, mask)
+        described = self._describe(source, target, mask, descriptors)
+        features = steps.normed_mlp(self.embed, described, mask)
+        branches = steps.branches(self, features, labels, generator)
+        all_features, all_attention = [], []
+        for k in range(self.config.iterations):
+            iteration = self.iteration(k)
+            features = iteration.prepared(features, mask)
+            query, key, value = branches(k, features)  # Eq. 3 to 5
+            message = attend(query, key, value)  # Eq. 1
+            features = steps.normed_mlp(iteration.message, message, mask, features)
             all_features.append(features)
             all_attention.extend([(query, key)] if keep_attention else [])
-            all_steps.extend([steps] if labels is not None else [])
         judged = all_features if classify_each else all_features[-1:]
         logits = tuple(self.classify(f).squeeze(-1) for f in judged)
         return NetworkOutput(
             logits[-1],
             tuple(all_features),
             tuple(all_attention),
-            tuple(all_steps),
+            tuple(branches.steps),
             logits if classify_each else (),
         )
 
-    def _run_frozen(
-        self, features: Tensor, attend: Attention, mask: Tensor | None, keep_attention: bool
-    ) -> NetworkOutput:
-        """The iterations when z is the prior's mean and no gradient is asked for."""
-        branches = self._together() if _by_kernels(features) else BranchesInPlace(self)
-        B, N, _ = features.shape
-        state: Any = branches.start(features.flatten(0, 1))
-        all_features, all_attention = [], []
-        for k, iteration in enumerate(self.steps):
-            assert isinstance(iteration, NonLocalStep)
-            state, ends = branches(k, state, features.flatten(0, 1))
-            query, key, value = (end.unflatten(0, (B, N)) for end in ends)
-            features = iteration.message(attend(query, key, value), mask, features)  # Eq. 1
-            all_features.append(features)
-            all_attention.extend([(query, key)] if keep_attention else [])
-        logits = self.classify(features).squeeze(-1)
-        return NetworkOutput(logits, tuple(all_features), tuple(all_attention), ())
+    def iteration(self, k: int) -> NonLocalStep:
+        """Return what is iteration k's own."""
+        return cast(NonLocalStep, self.steps[k])
 
-    def _in_place(self, features: Tensor) -> bool:
-        """Whether a CPU may; not where it is to compute in another precision than the weights'."""
-        own = features.device.type == "cpu" and features.dtype == self.sigma.dtype
-        return own and not torch.is_grad_enabled()
-
-    def _together(self) -> BranchesTogether:
-        """The branches' weights side by side, made anew when weights have changed."""
-        kind = torch.float16 if kernels.rounding() else torch.float32
-        now = (*self.state(), kind)
-        held = self._frozen
-        if held is None or held[0] != now:
-            held = self._frozen = now, BranchesTogether(self, kind)
-        return held[1]
-
-    def state(self) -> tuple[int, int]:
-        """Changes when weights are moved or written to, other than through `.data`."""
-        # Kept, since walking through all modules takes a while.
-        if not self._weights or self._weights[-1] is not self.sigma:
-            self._weights = [p for p in self.parameters() if p is not self.sigma] + [self.sigma]
-        places = hash(tuple(p.data_ptr() for p in self._weights))
-        return places, sum(p._version for p in self._weights if not p.is_inference())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without copies of the weights, which are made anew where they are needed."""
-        return {**self.__dict__, "_weights": [], "_frozen": None}
-
-    def _initial_state(self, features: Tensor) -> BranchState:
-        """Zero. Like all later states it takes a gradient, so that a compiler sees one kind."""
-        widths = self.config.latent_width, self.config.hidden_width
-        zeros = (features.new_zeros(*features.shape[:-1], width) for width in widths)
-        return BranchState(*(z.requires_grad_(features.requires_grad) for z in zeros))
-
-    def _noise(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        if generator is None:
-            return None
-        shape = *features.shape[:-1], self.config.latent_width
-        return features.new_empty(shape).normal_(generator=generator)
+    def latent_branches(self) -> list[LatentBranch]:
+        """Return the branches in the order query, key, value; none without latent features."""
+        return [cast(LatentBranch, branch) for branch in self.branches.values()]
 
     def _describe(
         self, source: Tensor, target: Tensor, mask: Tensor | None, descriptors: Tensor | None
     ) -> Tensor:
-        """(B, N, input_width): centred coordinates, then the descriptors of both ends."""
+        """Return (B, N, input_width): centred coordinates, then the descriptors of both ends."""
         points = torch.cat([source, target], dim=-1)
         points = points - masked_mean(points, mask)
         expected = 2 * self.config.descriptor_width

@@ -1,61 +1,47 @@
-"""Weights as safetensors files that carry their own configuration, what the search behind them
-should do and a checksum. Never a pickle."""
+"""Weights as safetensors files; each carries its configuration, that of the search, a checksum.
+
+They are never a pickle.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import FileFormatError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.voting import VotingConfig
 
 FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
-PLAIN = "plain.safetensors"  # SCNonlocal, trained alike: for comparison, and for PointDSC
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A kind of scan: the one physical scale that sets every radius, and the weights for it."""
+WeightsName: TypeAlias = Literal["universal", "fast"]
 
-    voxel_size: float  # metres
-    weights: str
-
-
-PRESETS: Mapping[str, Preset] = {
-    "indoor": Preset(voxel_size=0.05, weights="universal.safetensors"),
-    "outdoor": Preset(voxel_size=0.30, weights="universal.safetensors"),
+WEIGHTS: Mapping[str, str] = {  # files of the package, by name
+    "universal": "universal.safetensors",
+    "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds
+    "plain": "plain.safetensors",  # SCNonlocal, trained alike: to compare with, and for PointDSC
 }
-MODELS: Mapping[str, str] = {
-    **{name: preset.weights for name, preset in PRESETS.items()},
-    "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds; for any kind of scan
-}
-
-
-def preset(name: str) -> Preset:
-    if name not in PRESETS:
-        raise VBRegError(f"unknown preset {name!r}: expected one of {', '.join(sorted(PRESETS))}")
-    return PRESETS[name]
 
 
 def weights_path(name_or_path: str | Path) -> Path:
-    """Of weights that are shipped, or the path given."""
-    shipped = MODELS.get(str(name_or_path))
+    """Return the path of weights that are shipped, or the path given."""
+    shipped = WEIGHTS.get(str(name_or_path))
     return Path(name_or_path) if shipped is None else FOLDER / shipped
 
 
 def fingerprint(name_or_path: str | Path) -> str:
-    """Of what a weights file computes: its checksum, and the search where it is not the usual."""
+    """Return what a weights file computes: its checksum, and the search if it is not the usual."""
     path = weights_path(name_or_path)
     digest, voting = str(read_header(path).get("sha256")), load_voting(path)
     return digest if voting == VotingConfig() else f"{digest} {json.dumps(asdict(voting))}"
@@ -67,8 +53,7 @@ def save_network(
     about: Mapping[str, Any] | None = None,
     voting: VotingConfig | None = None,
 ) -> str:
-    """Write weights, configuration, settings of the search and checksum into one file; the checksum
-    is returned."""
+    """Write weights, configuration and settings of the search; return the checksum written."""
     tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
     digest = checksum(tensors)
     header = {
@@ -83,11 +68,11 @@ def save_network(
 
 
 def load_network(path: str | Path) -> VariationalNonLocalNetwork:
-    """The network of a weights file, in eval mode on the CPU. Strict: every tensor, no other."""
+    """Load the network of a weights file, in eval mode on the CPU: every tensor and no other."""
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(
-            f"no weights at {path}: give one of {', '.join(sorted(MODELS))} or the path of a "
+            f"no weights at {path}: give one of {', '.join(WEIGHTS)} or the path of a "
             ".safetensors file that vbreg wrote"
         )
     header, tensors = _read(path)
@@ -105,7 +90,7 @@ def load_network(path: str | Path) -> VariationalNonLocalNetwork:
 
 
 def load_voting(path: str | Path) -> VotingConfig:
-    """What the search behind the weights of a file should do."""
+    """Load the settings of the search that go with the weights of a file."""
     try:
         return VotingConfig(**read_header(path).get("voting", {}))
     except (TypeError, ValueError) as error:
@@ -116,12 +101,12 @@ def load_voting(path: str | Path) -> VotingConfig:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """Configuration, settings of the search, checksum and provenance of a weights file."""
+    """Read configuration, settings of the search, checksum and provenance of a weights file."""
     return _read(Path(path))[0]
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes."""
+    """Return the SHA-256 over names, dtypes, shapes and bytes."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()

@@ -1,56 +1,47 @@
-"""The recipe: clouds -> descriptors -> correspondences -> network -> voting -> estimation -> pose.
+"""The recipe: clouds -> descriptors -> matches -> network -> voting -> estimation -> pose.
 
-The only room that knows all stages. Clouds are moved to a local frame, and matches are divided by
-the inlier threshold, before anything is computed in float32; the pose comes back in float64.
+The only room that knows all stages. Clouds are moved to a local frame once and stay there, lengths
+are divided by the inlier threshold, and the pose comes back in float64 in the user's frames.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
 
-from vbreg import kernels, pretrained
-from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
-from vbreg.correspondences import match
-from vbreg.descriptors import fpfh
+from vbreg import backends, pretrained
+from vbreg.backends import BackendName, devices
+from vbreg.backends.plain import Backend
+from vbreg.clouds import estimate_voxel_size
+from vbreg.descriptors import Descriptor, DescriptorName
 from vbreg.errors import VBRegError
-from vbreg.frames import (
+from vbreg.frames import LocalCloud, Matches
+from vbreg.inputs import (
+    MIN_MATCHES,
     Cloud,
     Descriptors,
-    LocalCloud,
-    MatchProblem,
     Points,
     as_descriptors,
-    as_mask,
-    as_points,
-    usable_rows,
+    as_matches,
+    positive_number,
 )
-from vbreg.memory import available_memory, most_matches
+from vbreg.matching import MAX_CORRESPONDENCES, MatchedClouds, describe, evenly, match_clouds
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.solver import Recorded, Solution, Solver, on_cpu
+from vbreg.pretrained import WeightsName
+from vbreg.recording import RecordedSolver
+from vbreg.scale import PresetName, Scale
+from vbreg.solver import Solution, Solver, max_matches
 from vbreg.timing import Stopwatch
-from vbreg.types import Bool, Correspondences, Float64, Registration
+from vbreg.types import Bool, Correspondences, Float32, Registration
 from vbreg.voting import VotingConfig, seed_count
-
-# Every length is a multiple of the voxel size.
-INLIER_THRESHOLD = 2.0
-NORMAL_RADIUS = 2.0
-FEATURE_RADIUS = 5.0
-
-MAX_CORRESPONDENCES = 8000
-MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
-AT_ONCE_ON_CPU = 8192  # matches of a batch; more would take memory and be no faster
 
 
 def register(
@@ -58,8 +49,10 @@ def register(
     target: Cloud,
     *,
     voxel_size: float | None = None,
-    preset: str | None = None,
+    preset: PresetName | None = None,
+    weights: WeightsName | str | Path | None = None,
     model: VBReg | None = None,
+    descriptor: DescriptorName | Descriptor = "fpfh",
     device: str | torch.device = "auto",
     mutual: bool = False,
     max_correspondences: int = MAX_CORRESPONDENCES,
@@ -71,47 +64,37 @@ def register(
     Clouds are paths, arrays (N, 3), tensors, or objects with `.points`. `voxel_size` is the one
     scale that sets every radius; left out, it is the preset's ('indoor' 0.05 m, 'outdoor' 0.30 m)
     or, without a preset, estimated from the clouds. The result says what was chosen.
-    `mutual` keeps only matches that are nearest both ways; above `max_correspondences`, or what
-    memory can hold, they are thinned evenly at random. `seed` samples the latent features instead
-    of taking their mean. A `model` given is used on its own device; one that sees descriptors is
-    given FPFH. `on_stage` is told the name of each stage as it begins. The same call gives the same
-    answer.
+
+    `weights` are 'universal', 'fast' (a smaller network) or a file that `vbreg train` wrote; left
+    out, 'fast' on a CPU and 'universal' on a GPU. A `model` given instead is used on its device.
+    `descriptor` is 'fpfh' or a function of points (N, 3), normals (N, 3) and the `Scale` that gives
+    (N, D) numbers. `mutual` keeps only matches that are nearest both ways; above
+    `max_correspondences`, or what memory can hold, they are thinned evenly at random. `seed`
+    samples the latent features instead of taking their mean. `on_stage` is told the name of each
+    stage as it begins. The same call gives the same answer.
     """
-    if not isinstance(max_correspondences, Integral) or max_correspondences < 3:
+    if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
         raise VBRegError(
-            f"max_correspondences {max_correspondences!r}: expected a whole number from 3 up"
+            f"max_correspondences {max_correspondences!r}: expected a whole number from "
+            f"{MIN_MATCHES} up"
         )
     clock = Stopwatch(on_stage)
-    with clock("read"):
+    with clock("prepare"):
         clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
     with clock("voxel size"):
-        chosen = _choose_voxel_size(voxel_size, preset, *clouds)
+        scale = _choose_scale(voxel_size, preset, *clouds)
     with clock("weights"):
-        model = model or _shipped_model(preset or "indoor", str(choose_device(device)))
-    most = model.most_matches
-    matches, found, described = _match_clouds(
-        *clouds,
-        chosen,
-        model.device,
-        clock,
-        mutual=mutual,
-        most=min(max_correspondences, most),
-    )
-    result = model._estimate(
-        matches.source,
-        matches.target,
-        mask=None,
-        descriptors=described if model.network.config.input == "feat" else None,
-        inlier_threshold=INLIER_THRESHOLD * chosen,
+        model = _choose_model(model, weights, device)
+    described = [
+        describe(cloud, scale, descriptor=descriptor, device=model.device, clock=clock)
+        for cloud in clouds
+    ]
+    with clock("match"):
+        matched = match_clouds(*described, scale, mutual=mutual, max_matches=max_correspondences)
+    return model.solve(
+        matched,
         seed=seed,
         clock=clock,
-        most=most,
-    )
-    return replace(
-        result,
-        correspondences=matches,
-        matches_found=found,
-        voxel_size=chosen,
         voxel_size_estimated=voxel_size is None and preset is None,
         points_read=(clouds[0].count, clouds[1].count),
         points_dropped=(clouds[0].dropped, clouds[1].dropped),
@@ -125,181 +108,259 @@ class VBReg:
         self,
         network: VariationalNonLocalNetwork,
         *,
-        voxel_size: float = pretrained.PRESETS["indoor"].voxel_size,
         voting: VotingConfig | None = None,
-        use_kernels: bool = True,
+        backend: BackendName = "auto",
     ) -> None:
-        """Kernels and recordings are for a GPU; plain torch gives the answer that they are measured
-        against."""
-        self.voxel_size = voxel_size
-        self.use_kernels = use_kernels
+        """Take a network on its device; the backend 'plain' is torch without quicker forms."""
         self.solver = Solver(network.eval(), voting or VotingConfig())
+        self.backend: BackendName = backend
+        self._recorded: dict[str, RecordedSolver] = {}  # by backend
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        weights: WeightsName | str | Path = "universal",
+        *,
+        device: str | torch.device = "auto",
+        backend: BackendName = "auto",
+    ) -> VBReg:
+        """Load 'universal', 'fast' (a smaller network), or the weights file at a path."""
+        path = pretrained.weights_path(weights)
+        network = pretrained.load_network(path).to(devices.choose_device(device))
+        return cls(network, voting=pretrained.load_voting(path), backend=backend)
 
     @property
     def network(self) -> VariationalNonLocalNetwork:
+        """The network that tells right matches from wrong ones."""
         return self.solver.network
 
     @property
     def voting(self) -> VotingConfig:
+        """The settings of the search."""
         return self.solver.voting
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what a GPU has recorded, which is made anew where it is needed."""
-        return {name: part for name, part in vars(self).items() if name != "_recorded"}
-
-    @classmethod
-    def from_pretrained(
-        cls, name_or_path: str | Path = "indoor", *, device: str | torch.device = "auto"
-    ) -> VBReg:
-        """'indoor' or 'outdoor', shipped with the package; 'fast', a smaller network for a CPU; or
-        the path of a weights file."""
-        path = pretrained.weights_path(name_or_path)
-        network = pretrained.load_network(path).to(choose_device(device))
-        voting = pretrained.load_voting(path)
-        if str(name_or_path) not in pretrained.PRESETS:
-            return cls(network, voting=voting)
-        voxel_size = pretrained.preset(str(name_or_path)).voxel_size
-        return cls(network, voxel_size=voxel_size, voting=voting)
 
     @property
     def device(self) -> torch.device:
-        return next(self.network.parameters()).device
+        """The device that the network's weights are on."""
+        return self.network.sigma.device
 
-    @property
-    def most_matches(self) -> int:
-        """That are solved at once in the memory that is free now; more are thinned to these."""
-        return most_matches(self.network.config, available_memory(self.device))
+    def __repr__(self) -> str:
+        config, count = self.network.config, sum(p.numel() for p in self.network.parameters())
+        return (
+            f"VBReg(L={config.iterations}, d={config.width}, {count / 1e6:.2f} M parameters, "
+            f"{self.device})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a GPU has recorded, which is made anew where it is needed."""
+        return {**vars(self), "_recorded": {}}
 
     def estimate(
         self,
-        source_points: Points,  # (N, 3) or (B, N, 3)
-        target_points: Points,  # matched to source_points row by row
+        source_points: Points,  # (N, 3)
+        target_points: Points,  # (N, 3), matched to source_points row by row
         *,
-        mask: ArrayLike | Tensor | None = None,  # (N,) or (B, N), True for real rows
-        descriptors: Descriptors | None = None,  # (N, D) or (B, N, D) each, with input `feat`
-        inlier_threshold: float | None = None,
+        inlier_threshold: float,
+        descriptors: Descriptors | None = None,  # (N, D) each, with input `feat`
         seed: int | None = None,
     ) -> Registration:
-        """The pose that the matches agree on.
+        """Find the pose that the matches agree on.
 
-        `inlier_threshold` is how far apart a true match may lie, in the unit of the points; left
-        out, it is two voxels of the model's preset (0.10 m indoor, 0.60 m outdoor). Rows with a
-        non-finite coordinate are ignored. A batch is solved as its problems would be one by one,
-        but for a `seed`: which latent features it samples for a problem depends on the batch.
-        `descriptors` of the source and of the target points go row by row with the matches; only
-        their direction counts, as in matching. More matches than memory can hold are thinned evenly
-        at random: the result then has the rows that are left, and their numbers as indices.
+        `inlier_threshold` is how far apart a right match may lie, in the unit of the points. Rows
+        with a non-finite coordinate are never inliers. `descriptors` of the source and of the
+        target points go row by row with the matches, for a network that was trained with them; only
+        their direction counts. More matches than memory can hold are thinned evenly at random: the
+        result then has the rows that are left, and their numbers as indices.
         """
-        return self._estimate(
-            as_points(source_points, "source_points"),
-            as_points(target_points, "target_points"),
-            mask=None if mask is None else as_mask(mask),
-            descriptors=descriptors,
-            inlier_threshold=_positive(
-                INLIER_THRESHOLD * self.voxel_size
-                if inlier_threshold is None
-                else inlier_threshold,
-                "inlier_threshold",
-            ),
-            seed=seed,
-            clock=Stopwatch(None),
-            most=self.most_matches,
-        )
-
-    def _estimate(
-        self,
-        source: Float64,
-        target: Float64,
-        *,
-        mask: Bool | None,
-        descriptors: Descriptors | None,
-        inlier_threshold: float,
-        seed: int | None,
-        clock: Stopwatch,
-        most: int,
-    ) -> Registration:
-        valid = usable_rows(source, target, mask)
-        described = as_descriptors(descriptors, valid, self.network.config.descriptor_width)
-        found, rows = source.shape[-2], None
-        if found > most:
-            rows = np.flatnonzero(np.atleast_2d(valid).any(0))  # of any problem
-            rows = rows[_evenly(len(rows), most).numpy()]
-            source, target, valid = source[..., rows, :], target[..., rows, :], valid[..., rows]
-            described = None if described is None else described[..., rows, :]
-            valid = usable_rows(source, target, valid)
-        problem = MatchProblem.of(source, target, valid, inlier_threshold, described)
-        at_once = most if self.device.type == "cuda" else min(most, AT_ONCE_ON_CPU)
-        problems = list(problem.parts(max(1, at_once // len(problem))))
-        with torch.inference_mode(), torch.cuda.device_of(self.network.sigma):
-            parts = self._solve_all(problems, seed, clock)
-        solution = parts[0]
-        if len(parts) > 1:
-            solution = Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
-        one = slice(None) if source.ndim == 3 else 0
-        return Registration(
-            T_target_source=problem.to_global(solution.T)[one],
-            correspondences=Correspondences(source, target, rows, rows),
-            inliers=solution.inliers.numpy()[one],
-            confidence=solution.confidence.numpy()[one],
-            score=solution.score.numpy()[one],
-            determined=solution.determined.numpy()[one],
+        given = None if descriptors is None else [descriptors]
+        return self.estimate_batch(
+            [source_points],
+            [target_points],
             inlier_threshold=inlier_threshold,
-            matches_found=found,
+            descriptors=given,
+            seed=seed,
+        )[0]
+
+    def estimate_batch(
+        self,
+        sources: Sequence[Points],  # (N_b, 3) each
+        targets: Sequence[Points],
+        *,
+        inlier_threshold: float,
+        descriptors: Sequence[Descriptors] | None = None,
+        seed: int | None = None,
+    ) -> list[Registration]:
+        """Solve several problems at once, of any sizes; the results are those of `estimate`.
+
+        With a `seed`, which latent features are sampled for a problem depends on the batch.
+        """
+        if len(sources) != len(targets) or not len(sources):
+            raise VBRegError(
+                f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
+                "every problem, and at least one"
+            )
+        if descriptors is not None and len(descriptors) != len(sources):
+            raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
+        unit = positive_number(inlier_threshold, "inlier_threshold")
+        most = self._max_matches()
+        given = [
+            self._given(
+                sources[b], targets[b], unit, None if descriptors is None else descriptors[b], most
+            )
+            for b in range(len(sources))
+        ]
+        clock = Stopwatch()
+        solution, backend = self._run(
+            Matches.batch([problem.matches for problem in given]), seed, clock, most
+        )
+        results = []
+        for b, problem in enumerate(given):
+            inliers, confidence = problem.spread(solution.inliers[b], solution.confidence[b])
+            results.append(
+                Registration(
+                    T_target_source=problem.matches.to_user(solution.T[b : b + 1])[0],
+                    correspondences=problem.correspondences,
+                    inliers=inliers,
+                    confidence=confidence,
+                    score=float(solution.score[b]),
+                    inlier_rmse=float(solution.rmse[b]) * unit,
+                    determined=bool(solution.determined[b]),
+                    inlier_threshold=unit,
+                    matches_found=problem.found,
+                    backend=backend,
+                    memory_limited=len(problem.correspondences) < problem.found,
+                    timings=clock.seconds,
+                )
+            )
+        return results
+
+    def solve(
+        self,
+        matched: MatchedClouds,
+        *,
+        seed: int | None = None,
+        clock: Stopwatch | None = None,
+        voxel_size_estimated: bool = False,
+        points_read: tuple[int, int] | None = None,
+        points_dropped: tuple[int, int] = (0, 0),
+    ) -> Registration:
+        """Find the pose of clouds that are matched already, as `register` does."""
+        clock = clock or Stopwatch()
+        most = self._max_matches()
+        limited = len(matched.source_index) > most
+        if limited:
+            _warn_of_memory(len(matched.source_index), most)
+            matched = matched.thinned(most)
+        width = self.network.config.descriptor_width
+        matches = matched.matches(with_descriptors=width > 0)
+        if matches.descriptors is not None and matches.descriptors.shape[-1] != 2 * width:
+            raise VBRegError(
+                f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
+                f"takes {width}"
+            )
+        solution, backend = self._run(matches, seed, clock, most)
+        return Registration(
+            T_target_source=matches.to_user(solution.T)[0],
+            correspondences=matched.correspondences(),
+            inliers=solution.inliers[0].numpy(),
+            confidence=solution.confidence[0].numpy(),
+            score=float(solution.score[0]),
+            inlier_rmse=float(solution.rmse[0]) * matches.unit,
+            determined=bool(solution.determined[0]),
+            inlier_threshold=matches.unit,
+            matches_found=matched.matches_found,
+            backend=backend,
+            memory_limited=limited,
+            voxel_size=matched.scale.voxel_size,
+            voxel_size_estimated=voxel_size_estimated,
+            points_read=points_read,
+            points_dropped=points_dropped,
             timings=clock.seconds,
         )
 
-    def _solve_all(
-        self, problems: list[MatchProblem], seed: int | None, clock: Stopwatch
-    ) -> list[Solution]:
-        """With kernels where they run, and without from the first time on that they do not."""
-        try:
-            with kernels.switched(self.use_kernels):
-                return [self._solve(problem, seed, clock) for problem in problems]
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:  # no C compiler, too little shared memory, an odd Triton
-            if not (self.use_kernels and kernels.usable(self.device)):
-                raise
-            warnings.warn(
-                f"vbreg's kernels do not run here, so that plain torch is used, which is slower "
-                f"(VBReg(..., use_kernels=False) says so from the start): {error}",
-                stacklevel=4,
-            )
-            self.use_kernels = False
-            return self._solve_all(problems, seed, clock)
+    def _max_matches(self) -> int:
+        return max_matches(self.network.config, devices.free_memory(self.device))
 
-    def _solve(self, problem: MatchProblem, seed: int | None, clock: Stopwatch) -> Solution:
-        """On the CPU. Where the features leave no seed with enough company (a handful of matches,
-        far from what the network was trained on), the geometry votes alone."""
-        if self._can_record(problem, seed):
+    def _given(
+        self,
+        source_points: Points,
+        target_points: Points,
+        unit: float,
+        descriptors: Descriptors | None,
+        most: int,
+    ) -> _GivenMatches:
+        """Check one problem of a user's, and thin what memory cannot hold."""
+        source, target, valid = as_matches(source_points, target_points)
+        width = self.network.config.descriptor_width
+        described = as_descriptors(descriptors, valid, width)
+        found, index = len(source), None
+        if found > most:
+            _warn_of_memory(found, most)
+            index = np.flatnonzero(valid)
+            index = index[evenly(len(index), most).numpy()]
+            source, target, valid = source[index], target[index], valid[index]
+            described = None if described is None else described[index]
+        return _GivenMatches(
+            Matches.of_points(
+                source[valid],
+                target[valid],
+                unit,
+                None if described is None else described[valid],
+            ),
+            Correspondences(source, target, index, index),
+            valid,
+            found,
+        )
+
+    def _run(
+        self, matches: Matches, seed: int | None, clock: Stopwatch, most: int
+    ) -> tuple[Solution, str]:
+        """Solve some problems at a time -> the solution of all, on the CPU, and the backend."""
+
+        def work(backend: Backend) -> Solution:
+            step = max(1, min(most, backend.max_rows) // len(matches))
+            with torch.inference_mode(), devices.current(self.network.sigma):
+                parts = [
+                    self._solve_part(_problems(matches, start, step), backend, seed, clock)
+                    for start in range(0, matches.problems, step)
+                ]
+            if len(parts) == 1:
+                return parts[0]
+            return Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+        return backends.run(work, self.device, self.backend)
+
+    def _solve_part(
+        self, matches: Matches, backend: Backend, seed: int | None, clock: Stopwatch
+    ) -> Solution:
+        """Solve on the device -> on the CPU.
+
+        Where the features leave no seed with enough company (a handful of matches, far from what
+        the network was trained on), the geometry votes alone.
+        """
+        if backend.records and seed is None and RecordedSolver.takes(matches):
             with clock("solve"):
-                solution = self._recorded(problem.local)
+                solution = self._recorded_on(backend)(matches)
         else:
-            solution = self._step_by_step(problem, seed, clock)
+            solution = self._step_by_step(matches, backend, seed, clock)
         if bool(solution.voted.all()):
             return solution
-        other = self._step_by_step(problem, seed, clock, geometry_alone=True)
+        other = self._step_by_step(matches, backend, seed, clock, geometry_alone=True)
         chosen = (
             torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
             for a, b in zip(solution, other, strict=True)
         )
         return Solution(*chosen)
 
-    def _can_record(self, problem: MatchProblem, seed: int | None) -> bool:
-        return (
-            self.use_kernels
-            and seed is None
-            and kernels.usable(self.device)
-            and Recorded.takes(*problem.local.mask.shape)
-        )
-
-    @cached_property
-    def _recorded(self) -> Recorded:
-        return Recorded(self.solver, self.device)
+    def _recorded_on(self, backend: Backend) -> RecordedSolver:
+        if backend.name not in self._recorded:
+            self._recorded[backend.name] = RecordedSolver(self.solver, backend, self.device)
+        return self._recorded[backend.name]
 
     def _step_by_step(
         self,
-        problem: MatchProblem,
+        matches: Matches,
+        backend: Backend,
         seed: int | None,
         clock: Stopwatch,
         *,
@@ -308,128 +369,74 @@ class VBReg:
         generator = None
         if seed is not None:
             generator = torch.Generator(self.device).manual_seed(seed)
-        mask = problem.local.mask
         solution = self.solver(
-            problem.on(self.device),
-            whole=bool(mask.all()),
-            most_seeds=int(seed_count(mask.sum(-1), self.voting).max()),
+            matches.map(lambda part: part.to(self.device)),
+            backend,
+            whole=bool(matches.mask.all()),
+            most_seeds=int(seed_count(matches.mask.sum(-1), self.voting).max()),
             geometry_alone=geometry_alone,
             generator=generator,
             clock=clock,
         )
-        return on_cpu(solution)
+        return Solution(*devices.to_cpu(solution))
 
 
-def choose_device(device: str | torch.device) -> torch.device:
-    """'auto' is the GPU where there is one."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise VBRegError(
-            f"device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
-        ) from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise VBRegError(
-            f"device {str(device)!r}: vbreg runs on 'cpu' and 'cuda'; use one of these"
-        )
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise VBRegError(
-            f"device {str(device)!r}: this torch sees {torch.cuda.device_count()} GPUs; "
-            "use 'cpu' or 'auto'"
-        )
-    return chosen
+@dataclass(frozen=True, eq=False)
+class _GivenMatches:
+    """One problem of a user's: what is solved of it, and what the result shows."""
+
+    matches: Matches  # of the valid rows
+    correspondences: Correspondences  # all rows that memory can hold
+    valid: Bool  # (N,)
+    found: int
+
+    def spread(self, inliers: torch.Tensor, confidence: torch.Tensor) -> tuple[Bool, Float32]:
+        """Put what was found for the valid rows back to their places among all (N,)."""
+        n = len(self.matches)
+        all_inliers = np.zeros(len(self.valid), dtype=bool)
+        all_inliers[self.valid] = inliers[:n].numpy()
+        all_confidence = np.zeros(len(self.valid), dtype=np.float32)
+        all_confidence[self.valid] = confidence[:n].numpy()
+        return all_inliers, all_confidence
 
 
-def device_name(device: torch.device) -> str:
-    """The GPU's name, or 'cpu'."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+def _problems(matches: Matches, start: int, step: int) -> Matches:
+    return matches.map(lambda part: part[start : start + step])
 
 
-def _choose_voxel_size(
+def _choose_scale(
     voxel_size: float | None, preset: str | None, source: LocalCloud, target: LocalCloud
-) -> float:
+) -> Scale:
     if voxel_size is not None:
-        return _positive(voxel_size, "voxel_size")
+        return Scale(voxel_size)
     if preset is not None:
-        return pretrained.preset(preset).voxel_size
-    return estimate_voxel_size(source.points, target.points)
+        return Scale.of_preset(preset)
+    return Scale(estimate_voxel_size(source.points, target.points))
+
+
+def _choose_model(
+    model: VBReg | None, weights: str | Path | None, device: str | torch.device
+) -> VBReg:
+    if model is not None and weights is not None:
+        raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
+    if model is not None:
+        return model
+    chosen = devices.choose_device(device)
+    name = weights or devices.default_weights(chosen)
+    if str(name) in pretrained.WEIGHTS:
+        return _shipped_model(str(name), str(chosen))
+    return VBReg.from_pretrained(name, device=chosen)
 
 
 @lru_cache(maxsize=4)
-def _shipped_model(preset: str, device: str) -> VBReg:
-    return VBReg.from_pretrained(preset, device=device)
+def _shipped_model(weights: str, device: str) -> VBReg:
+    return VBReg.from_pretrained(weights, device=device)
 
 
-def _match_clouds(
-    source: LocalCloud,
-    target: LocalCloud,
-    voxel_size: float,
-    device: torch.device,
-    clock: Stopwatch,
-    *,
-    mutual: bool,
-    most: int,
-) -> tuple[Correspondences, int, tuple[Tensor, Tensor]]:
-    """FPFH matches in the users' frames, how many there were before thinning, and the FPFH of
-    their two ends, (N, 33) each."""
-    points, features, kept = [], [], []
-    for cloud in (source, target):
-        with clock("downsample"):
-            points.append(_downsample(cloud, voxel_size, device))
-        with clock("normals"):
-            direction = normals(points[-1], NORMAL_RADIUS * voxel_size)
-        with clock("descriptors"):
-            described = fpfh(points[-1], direction, FEATURE_RADIUS * voxel_size)
-            kept.append(described.any(-1).nonzero().squeeze(-1))  # a lone point has no descriptor
-            features.append(described[kept[-1]])
-    with clock("match"):
-        i, j = match(features[0], features[1], mutual=mutual)
-        found = len(i)
-        if found < 3:
-            raise VBRegError(
-                f"{found} matches between clouds of {len(points[0])} and {len(points[1])} points "
-                f"at voxel size {voxel_size:g}: at least 3 are needed; use a smaller voxel size if "
-                "these are few points, a larger one if most of them stand alone"
-                + (", or matches that need not be mutual" if mutual else "")
-            )
-        if found > most:
-            chosen = _evenly(found, most).to(device)
-            i, j = i[chosen], j[chosen]
-        ends = features[0][i], features[1][j]
-        i, j = kept[0][i], kept[1][j]
-        matched = Correspondences(
-            points[0][i].double().cpu().numpy() + source.origin,
-            points[1][j].double().cpu().numpy() + target.origin,
-            i.cpu().numpy(),
-            j.cpu().numpy(),
-        )
-    return matched, found, ends
-
-
-def _evenly(n: int, most: int) -> Tensor:
-    """`most` of n rows, ascending, the same in every call."""
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    return order[:most].sort().values
-
-
-def _downsample(cloud: LocalCloud, voxel_size: float, device: torch.device) -> Tensor:
-    points = voxel_downsample(cloud.points.to(device), voxel_size)
-    if len(points) > MAX_POINTS:
-        better = estimate_voxel_size(cloud.points, cloud.points)
-        raise VBRegError(
-            f"a cloud has {len(points)} points at voxel size {voxel_size:g}: at most {MAX_POINTS} "
-            f"are matched; use a larger voxel size (about {better:g} would suit this cloud)"
-        )
-    return points
-
-
-def _positive(value: float, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise VBRegError(f"{name} {value!r}: expected a positive number in the unit of the points")
-    return number
+def _warn_of_memory(found: int, most: int) -> None:
+    warnings.warn(
+        f"{found} matches are more than the free memory holds, so that {most} of them are used; "
+        "with other memory free, or on another machine, the answer may differ: set "
+        "max_correspondences to have the same everywhere",
+        stacklevel=4,
+    )

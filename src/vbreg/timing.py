@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
+from vbreg.backends import devices
 
 
 class Stopwatch:
-    """Seconds per stage, the GPU's queue drained at both ends."""
+    """Adds up the seconds of each stage; a GPU has finished its work at both ends of one."""
 
-    def __init__(self, on_stage: Callable[[str], None] | None) -> None:
+    def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
+        """Take a function that is told the name of each stage as it begins."""
         self.seconds: dict[str, float] = {}
         self.on_stage = on_stage or (lambda stage: None)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
+        """Time what happens within, as part of `stage`."""
         self.on_stage(stage)
         start = self._now()
         yield
@@ -25,6 +27,5 @@ class Stopwatch:
 
     @staticmethod
     def _now() -> float:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        devices.wait()
         return time.perf_counter()

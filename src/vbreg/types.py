@@ -1,21 +1,23 @@
-"""What goes in and what comes out. Frozen, numpy at the boundary, no logic beyond derived views."""
+"""What goes in and what comes out: frozen, numpy at the boundary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 
+NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class PointCloud:
     """Points, and whatever else the file holds per point (colours, intensity, normals)."""
 
@@ -25,38 +27,44 @@ class PointCloud:
     def __len__(self) -> int:
         return len(self.points)
 
+    def __repr__(self) -> str:
+        return f"PointCloud({len(self)} points, attributes {list(self.attributes)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Correspondences:
     """N putative matches: row n says that `source[n]` and `target[n]` may be one physical point.
 
     The indices point into the clouds that were matched (after voxel downsampling), where known.
     """
 
-    source: Float64  # (..., N, 3)
-    target: Float64  # (..., N, 3)
+    source: Float64  # (N, 3)
+    target: Float64  # (N, 3)
     source_index: Int64 | None = None  # (N,)
     target_index: Int64 | None = None  # (N,)
 
     def __len__(self) -> int:
-        return int(self.source.shape[-2])
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"Correspondences({len(self)})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Registration:
-    """A pose and the evidence for it.
+    """A pose and the evidence for it."""
 
-    A batch of B problems gives the same type with a leading B on every array.
-    """
-
-    T_target_source: Float64  # (..., 4, 4) maps source points into the target's frame
+    T_target_source: Float64  # (4, 4) maps source points into the target's frame
     correspondences: Correspondences
-    inliers: Bool  # (..., N) within `inlier_threshold` under the pose
-    confidence: Float32  # (..., N) the network's inlier probability, known before any pose
-    score: Float64  # (...) mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
-    determined: Bool  # (...) False where the matches do not fix all six degrees of freedom
+    inliers: Bool  # (N,) within `inlier_threshold` under the pose
+    confidence: Float32  # (N,) the network's inlier probability, known before any pose
+    score: float  # mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
+    inlier_rmse: float  # root mean square distance of the inliers, in the unit of the clouds
+    determined: bool  # False where the matches do not fix all six degrees of freedom
     inlier_threshold: float  # tau, in the unit of the clouds
     matches_found: int  # before they were thinned to `len(correspondences)`
+    backend: str  # that computed it: "plain", "cpu" or "triton"; "external" for other libraries
+    memory_limited: bool = False  # thinned because of free memory: other machines may differ
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
@@ -64,12 +72,44 @@ class Registration:
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
 
     @property
-    def inlier_count(self) -> Int64:
-        return np.asarray(self.inliers.sum(axis=-1), dtype=np.int64)
+    def inlier_count(self) -> int:
+        """The number of correspondences that agree with the pose."""
+        return int(self.inliers.sum())
 
-    def transform(self, points: NDArray[np.floating]) -> Float64:
-        """Source points (M, 3) in the target's frame, computed in float64."""
-        if self.T_target_source.ndim != 2:
-            raise ValueError("transform() takes one pose; index T_target_source of a batch")
-        points = np.asarray(points, dtype=np.float64)
-        return points @ self.T_target_source[:3, :3].T + self.T_target_source[:3, 3]
+    @property
+    def fitness(self) -> float:
+        """The share of correspondences that agree with the pose, as Open3D calls it."""
+        return self.inlier_count / max(1, len(self.correspondences))
+
+    @overload
+    def apply_to(self, cloud: PointCloud) -> PointCloud: ...
+    @overload
+    def apply_to(self, cloud: ArrayLike) -> Float64: ...
+    def apply_to(self, cloud: PointCloud | ArrayLike) -> PointCloud | Float64:
+        """Return the source cloud in the target's frame, computed in float64.
+
+        Points (M, 3) give points. Normals of a PointCloud turn with it, other attributes stay, and
+        points that are not finite stay as they are.
+        """
+        R, t = self.T_target_source[:3, :3], self.T_target_source[:3, 3]
+        if not isinstance(cloud, PointCloud):
+            return np.asarray(cloud, dtype=np.float64) @ R.T + t
+        finite = np.isfinite(cloud.points).all(axis=1)
+        points = cloud.points.copy()
+        points[finite] = points[finite] @ R.T + t
+        attributes = dict(cloud.attributes)
+        names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
+        if all(names):
+            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
+            for name, column in zip(names, turned.T, strict=True):
+                attributes[name] = column.astype(attributes[name].dtype)
+        return PointCloud(points, attributes)
+
+    def __repr__(self) -> str:
+        cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)
+        length = np.linalg.norm(self.T_target_source[:3, 3])
+        return (
+            f"Registration(rotation {np.degrees(np.arccos(cosine)):.2f} deg, translation "
+            f"{length:.4g}, {self.inlier_count} of {len(self.correspondences)} matches agree, "
+            f"score {self.score:.3f}, determined {self.determined})"
+        )

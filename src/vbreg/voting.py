@@ -13,26 +13,21 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
-from vbreg import kernels
 from vbreg.compatibility import (
     attention_rows,
-    compatibility_of,
+    compatibility_of_cosine,
     distances,
-    positive_entries,
     row_chunks,
     spatial_compatibility,
 )
 
-MOST_NEAR = 200  # correspondences about one, on average, that are listed
-
 
 @dataclass(frozen=True)
 class VotingConfig:
-    """You do not need to set these."""
+    """Settings of the search; you do not need to set these."""
 
     seed_ratio: float = 0.1  # v
     min_seeds: int = 1000  # n, the conservative lower bar
@@ -55,33 +50,44 @@ class VotingConfig:
 
 
 class Seeds(NamedTuple):
+    """The correspondences that sets of hypothetical inliers are gathered round."""
+
     indices: Tensor  # (B, K)
     valid: Tensor  # (B, K) False where a smaller problem of the batch has fewer seeds
 
 
 class HypotheticalInliers(NamedTuple):
+    """For each seed, the correspondences that are voted to be right if it is."""
+
     indices: Tensor  # (B, K, kappa), the seed first
     valid: Tensor  # (B, K, kappa)
 
 
+class Electorate(NamedTuple):
+    """What votes: the features and, if wanted, the attention of every iteration."""
+
+    features: Sequence[Tensor]  # F^1 .. F^L, each (B, N, d)
+    sigma: Tensor | float  # of the feature compatibility
+    attention: Sequence[tuple[Tensor, Tensor]] = ()  # (Q, K) of each iteration
+
+
 def seed_count(n: Tensor, config: VotingConfig) -> Tensor:
-    """max(floor(v N), n), never more than N."""
+    """Return max(floor(v N), n) for each of n matches, never more than there are."""
     wanted = (n * config.seed_ratio).floor().long().clamp_min(config.min_seeds)
     return torch.minimum(wanted, n)
 
 
 def select_seeds(
     confidence: Tensor,  # (B, N), any real numbers
-    source: Tensor,  # (B, N, 3)
+    suppressed: Tensor,  # (B, N) of `suppressed_by_neighbors`
     mask: Tensor,  # (B, N)
     config: VotingConfig,
-    most: int | None = None,  # K where it is known beforehand, so that the GPU need not be asked
+    most: int | None = None,  # K where it is known beforehand, so that the device need not be asked
 ) -> Seeds:
-    """Local maxima of the confidence within the NMS radius first, then the rest; each by
-    confidence."""
-    confidence = confidence.masked_fill(~mask, -torch.inf)
-    suppressed = _suppressed(confidence, source, config.nms_radius)
-    by_confidence = confidence.argsort(dim=-1, descending=True, stable=True)
+    """Choose local maxima of the confidence first, then the rest; each by confidence."""
+    by_confidence = confidence.masked_fill(~mask, -torch.inf).argsort(
+        dim=-1, descending=True, stable=True
+    )
     # Maxima, then suppressed, then padding; a stable sort keeps confidence's order inside each.
     tier = torch.where(mask, suppressed.long(), 2).gather(-1, by_confidence)
     order = by_confidence.gather(-1, tier.argsort(dim=-1, stable=True))
@@ -91,17 +97,15 @@ def select_seeds(
     return Seeds(order[:, :K], valid)
 
 
-def _suppressed(confidence: Tensor, source: Tensor, radius: float) -> Tensor:
-    """(B, N): whether something more confident is near."""
-    B, N = confidence.shape
-    if kernels.usable(source.device):
-        from vbreg.kernels import attention, search
+def suppressed_by_neighbors(
+    confidence: Tensor, source: Tensor, mask: Tensor, radius: float
+) -> Tensor:
+    """Tell (B, N) which correspondences have a more confident one within `radius` of their source.
 
-        return search.suppressed(confidence, attention.coordinates(source, source), radius)
-    if source.device.type == "cpu":
-        found = [_suppressed_by_tree(c, s, radius) for c, s in zip(confidence, source, strict=True)]
-        if all(f is not None for f in found):
-            return torch.stack([f for f in found if f is not None])
+    confidence (B, N), source (B, N, 3), mask (B, N).
+    """
+    B, N = confidence.shape
+    confidence = confidence.masked_fill(~mask, -torch.inf)
     suppressed = torch.empty(B, N, dtype=torch.bool, device=source.device)
     for rows in row_chunks(N, N, batch=B, maps=3):
         near = distances(source[:, rows], source) < radius
@@ -110,23 +114,8 @@ def _suppressed(confidence: Tensor, source: Tensor, radius: float) -> Tensor:
     return suppressed
 
 
-def _suppressed_by_tree(confidence: Tensor, source: Tensor, radius: float) -> Tensor | None:
-    """(N,) of one problem, from the pairs that are near; None where these are too many to list."""
-    tree = cKDTree(source.numpy())
-    if tree.count_neighbors(tree, radius) > MOST_NEAR * len(source):
-        return None
-    near = torch.from_numpy(tree.query_pairs(radius, output_type="ndarray"))  # (pairs, 2)
-    a, b = near.unbind(-1)
-    within = (source[a] - source[b]).norm(dim=-1) < radius
-    first = confidence[a] - confidence[b]
-    suppressed = torch.zeros_like(confidence, dtype=torch.bool)
-    suppressed[b[within & (first > 0)]] = True
-    suppressed[a[within & (first < 0)]] = True
-    return suppressed
-
-
 def wilson_lower_bound(accepted: Tensor, voters: Tensor | int, z: float) -> Tensor:
-    """Eq. 7: lower end of the Wilson interval of `accepted` out of `voters`."""
+    """Return the lower end of the Wilson interval of `accepted` votes out of `voters` (Eq. 7)."""
     n = torch.as_tensor(voters, dtype=torch.float64)
     p = accepted.to(torch.float64) / n
     spread = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
@@ -135,7 +124,7 @@ def wilson_lower_bound(accepted: Tensor, voters: Tensor | int, z: float) -> Tens
 
 @lru_cache(maxsize=32)
 def wilson_ranks(voters: int, z: float) -> Tensor:
-    """(voters + 1, voters + 1): entry [n, c] ranks the bound for c votes of n among all of them.
+    """Return (voters + 1, voters + 1): entry [n, c] ranks the bound for c votes of n.
 
     Ranks are whole numbers, so that a mean compatibility below one can break ties between them.
     """
@@ -145,117 +134,46 @@ def wilson_ranks(voters: int, z: float) -> Tensor:
     return torch.unique(bounds, return_inverse=True)[1].to(torch.float32)
 
 
+@cache  # a recording of a GPU's work may hold the address of any of them
+def wilson_ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
+    """Return `wilson_ranks` on a device, the same tensor in every call."""
+    return wilson_ranks(voters, z).to(device)
+
+
 def vote(
-    features: Sequence[Tensor],  # F^1 .. F^L, each (B, N, d)
+    electorate: Electorate,
     source: Tensor,  # (B, N, 3)
     target: Tensor,  # (B, N, 3)
     seeds: Seeds,
     mask: Tensor,  # (B, N)
-    *,
-    sigma: Tensor | float,
     config: VotingConfig,
-    attention: Sequence[tuple[Tensor, Tensor]] = (),  # (Q, K) of each iteration
 ) -> HypotheticalInliers:
-    """The hypothetical inliers of each seed: coarse votes of every iteration, then Wilson scores.
+    """Find the hypothetical inliers of each seed: coarse votes of every iteration, Wilson scores.
 
     The last iteration, whose features have seen most context, is the first voter. Only rows of
     seeds are ever formed, some seeds at a time.
     """
-    B, N, _ = source.shape
-    K = seeds.indices.shape[1]
-    if kernels.usable(source.device) and not attention and N <= kernels.MOST_BALLOTS:
-        return _vote_by_kernel(features, source, target, seeds, mask, sigma, config)
-    unit = [F.normalize(f.float(), dim=-1) for f in reversed(features)]
-    pairs = [(q.float(), k.float()) for q, k in reversed(attention)]
-    kappa = min(config.set_size, N)
-    index = torch.empty(B, K, kappa, dtype=torch.long, device=source.device)
-    valid = torch.empty(B, K, kappa, dtype=torch.bool, device=source.device)
-    for rows in row_chunks(K, N, batch=B, maps=6):
-        seed = seeds.indices[:, rows]
-        beta = spatial_compatibility(_take(source, seed), _take(target, seed), source, target)
-        beta.masked_fill_(~mask.unsqueeze(-2), 0.0)
-        beta.scatter_(-1, seed.unsqueeze(-1), 0.0)  # a seed does not vote for itself
-        candidates = _Candidates.of(beta, seed, at_least=kappa - 1)
-        near = candidates.pick(beta)
-        tally = _Tally(near, kappa - 1, voters=len(unit) + len(pairs), z=config.z_score)
-        for step, f in enumerate(unit):
-            cosine = candidates.pick(_take(f, seed) @ f.transpose(-1, -2))
-            tally.cast(compatibility_of(cosine, sigma) * near)  # S^l
-            if step < len(pairs):
-                q, k = pairs[step]
-                rows_of_attention = attention_rows(_take(q, seed), k, beta, mask)
-                tally.cast(candidates.pick(rows_of_attention) * (near > 0))
-        members, elected = tally.elect()
-        members = candidates.named(members)
-        index[:, rows] = torch.cat([seed.unsqueeze(-1), members], dim=-1)
-        valid[:, rows] = torch.cat([torch.ones_like(elected[..., :1]), elected], dim=-1)
-    return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
-
-
-def _vote_by_kernel(
-    features: Sequence[Tensor],
-    source: Tensor,
-    target: Tensor,
-    seeds: Seeds,
-    mask: Tensor,
-    sigma: Tensor | float,
-    config: VotingConfig,
-) -> HypotheticalInliers:
-    """As the tally below, with the votes of a seed counted in one program."""
-    from vbreg.kernels import ballots
-    from vbreg.kernels.attention import coordinates
-
-    B, N, _ = source.shape
-    K = seeds.indices.shape[1]
-    L = len(features)
-    points = coordinates(source.float(), target.float())
-    unit = F.normalize(torch.stack(list(reversed(features))).float(), dim=-1)  # (L, B, N, d)
-    ranks = _ranks_on(L, config.z_score, source.device)
-    sigma = torch.as_tensor(sigma, dtype=torch.float32, device=source.device)
+    unit = [F.normalize(f.float(), dim=-1) for f in reversed(electorate.features)]
+    attention = [(q.float(), k.float()) for q, k in reversed(electorate.attention)]
+    kappa = min(config.set_size, source.shape[1])
     found = []
-    for rows in row_chunks(K, N, batch=B * L):
+    for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
         seed = seeds.indices[:, rows]
-        index = seed.unsqueeze(-1).expand(L, -1, -1, unit.shape[-1])
-        with kernels.tensor_cores(source.device):
-            cosine = unit.gather(2, index) @ unit.transpose(-1, -2)  # (L, B, k, N)
-        found.append(
-            ballots.elect(cosine, points, mask, seed, sigma, ranks, min(config.set_size, N))
-        )
-        del cosine  # before the next is made
+        beta = spatial_compatibility(take(seed, source), take(seed, target), source, target)
+        exclude(beta, seed, mask)
+        tally = Tally(beta, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
+        for step, f in enumerate(unit):
+            cosine = take(seed, f) @ f.transpose(-1, -2)
+            tally.cast(compatibility_of_cosine(cosine, electorate.sigma) * beta)  # S^l
+            if attention:
+                q, k = attention[step]
+                tally.cast(attention_rows(take(seed, q), k, beta, mask) * (beta > 0))
+        found.append(with_seed(seed, *tally.elect()))
     index, valid = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
 
 
-@cache  # a recording may hold the address of any of them
-def _ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
-    return wilson_ranks(voters, z).to(device)
-
-
-class _Candidates(NamedTuple):
-    """The columns that a row may vote for: those compatible with it, a tenth of all on real
-    matches. All columns on a GPU, which would have to be asked how many there are."""
-
-    columns: Tensor | None  # (B, K, most of any row), ascending, then the seed again and again
-
-    @staticmethod
-    def of(beta: Tensor, seed: Tensor, at_least: int) -> _Candidates:
-        if beta.device.type != "cpu":
-            return _Candidates(None)
-        at, starts = positive_entries(beta)
-        row, column = at // beta.shape[-1], at % beta.shape[-1]
-        most = max(at_least, int(starts.diff().max()))
-        columns = seed.unsqueeze(-1).repeat(1, 1, most)
-        columns.view(-1, most)[row, torch.arange(len(at)) - starts[row]] = column
-        return _Candidates(columns)
-
-    def pick(self, rows: Tensor) -> Tensor:
-        return rows if self.columns is None else rows.gather(-1, self.columns)
-
-    def named(self, places: Tensor) -> Tensor:
-        return places if self.columns is None else self.columns.gather(-1, places)
-
-
-class _Tally:
+class Tally:
     """Votes of some seeds for all correspondences, counted voter by voter.
 
     With c votes fixed, the Wilson bound falls as n grows. So its maximum over n is attained where
@@ -264,7 +182,7 @@ class _Tally:
 
     def __init__(self, like: Tensor, ballot: int, *, voters: int, z: float) -> None:
         self.ballot = ballot
-        self.ranks = _ranks_on(voters, z, like.device)
+        self.ranks = wilson_ranks_on(voters, z, like.device)
         self.voters = voters
         self.n = 0
         self.count = torch.zeros_like(like)
@@ -272,7 +190,7 @@ class _Tally:
         self.support = torch.zeros_like(like)
 
     def cast(self, compatibility: Tensor) -> None:
-        """One voter names its `ballot` most compatible correspondences, positive ones only."""
+        """Let one voter name its `ballot` most compatible correspondences, positive ones only."""
         self.n += 1
         top, named = compatibility.topk(self.ballot, dim=-1, sorted=False)
         ayes = (top > 0).to(top.dtype)
@@ -284,12 +202,26 @@ class _Tally:
         self.support.scatter_add_(-1, named, top.clamp(0.0, 1.0))
 
     def elect(self) -> tuple[Tensor, Tensor]:
-        """The `ballot` highest Wilson scores, ties broken by mean compatibility."""
+        """Return the `ballot` highest Wilson scores, ties broken by mean compatibility."""
         score = self.best + self.support / (self.voters + 1)
         top, members = score.topk(self.ballot, dim=-1)
         return members, top > 0
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows index (B, K) of x (B, N, C)."""
+def take(index: Tensor, x: Tensor) -> Tensor:
+    """Return the rows index (B, K) of x (B, N, C)."""
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def exclude(beta: Tensor, seed: Tensor, mask: Tensor) -> None:
+    """Set beta (B, K, N) to zero for padding, and for a seed (B, K) with itself, in place."""
+    beta.masked_fill_(~mask.unsqueeze(-2), 0.0)
+    beta.scatter_(-1, seed.unsqueeze(-1), 0.0)
+
+
+def with_seed(seed: Tensor, members: Tensor, elected: Tensor) -> tuple[Tensor, Tensor]:
+    """Put each seed (B, K) before its members (B, K, kappa - 1), as elected as any can be."""
+    return (
+        torch.cat([seed.unsqueeze(-1), members], dim=-1),
+        torch.cat([torch.ones_like(elected[..., :1]), elected], dim=-1),
+    )

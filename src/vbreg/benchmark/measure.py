@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
 
+from vbreg.backends import devices
+
 T = TypeVar("T")
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Cost(NamedTuple):
+    """What a call costs."""
+
     seconds: float
     megabytes: float | None  # beyond what was held before; None where it cannot be told
 
@@ -23,52 +23,17 @@ class Cost(NamedTuple):
 def measured(
     call: Callable[[], T], device: torch.device, *, give_back: bool = False
 ) -> tuple[T, Cost]:
-    """What the call gives and costs, the GPU's queue drained at both ends.
+    """Return what the call gives and costs, the GPU's queue drained at both ends.
 
-    Memory is the allocator's peak on a GPU, and the process's on Linux (the kernel keeps a mark of
-    the highest, which can be set back). A process keeps what earlier calls have left, and a call
-    that finds it there seems to need less; `give_back` returns it first, which costs the call time.
+    A process keeps what earlier calls have left, and a call that finds it there seems to need less
+    memory; `give_back` returns it first, which costs the call time.
     """
-    gpu = device.type == "cuda"
-    if gpu:
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before: float | None = torch.cuda.memory_allocated(device) / 2**20
-    else:
-        if give_back:
-            with contextlib.suppress(OSError, AttributeError):  # glibc's
-                ctypes.CDLL("libc.so.6").malloc_trim(0)
-        before = _resident() if _reset_mark() else None
+    devices.wait(device)
+    before = devices.start_peak(device, give_back=give_back)
     start = time.perf_counter()
     result = call()
-    if gpu:
-        torch.cuda.synchronize(device)
+    devices.wait(device)
     seconds = time.perf_counter() - start
     if before is None:
         return result, Cost(seconds, None)
-    peak = torch.cuda.max_memory_allocated(device) / 2**20 if gpu else _highest()
-    return result, Cost(seconds, max(0.0, peak - before))
-
-
-def _reset_mark() -> bool:
-    try:
-        RESET.write_text("5")
-    except OSError:
-        return False
-    return STATUS.exists()
-
-
-def _resident() -> float:
-    return _field("VmRSS:")
-
-
-def _highest() -> float:
-    return _field("VmHWM:")
-
-
-def _field(name: str) -> float:
-    """Megabytes of a line of /proc/self/status, which counts in kB."""
-    for line in STATUS.read_text().splitlines():
-        if line.startswith(name):
-            return float(line.split()[1]) / 1024
-    return float("nan")
+    return result, Cost(seconds, max(0.0, devices.peak(device) - before))

@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, open_method
 from vbreg.metrics import pose_error
-from vbreg.registration import choose_device, device_name
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
@@ -211,8 +211,9 @@ def _answer(result: Registration) -> dict[str, Any]:
     return {
         "T_target_source": result.T_target_source.ravel().tolist(),
         "inliers": pack(result.inliers),
-        "determined": bool(result.determined),
-        "score": float(result.score),
+        "determined": result.determined,
+        "score": result.score,
+        "backend": result.backend,
     }
 
 

@@ -13,18 +13,21 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from vbreg.correspondences import label, match
-from vbreg.datasets import Pair, PairSequence, open_pairs, subsample_pair
-from vbreg.datasets.matches import Features, describe, learned_matches
+from vbreg.datasets import Pair, PairSequence, open_pairs
+from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
+from vbreg.descriptors import DESCRIPTORS
 from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud
+from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
 from vbreg.methods import Problem
-from vbreg.registration import INLIER_THRESHOLD
-from vbreg.types import Bool, Correspondences, Float32, Float64
+from vbreg.metrics import right_matches
+from vbreg.scale import VOXEL_SIZES, Scale
+from vbreg.types import Bool, Float64, Int64
 
-OURS, GIVEN = "fpfh", "learned"  # computed here; read from `learned_matches` beside the fragments
 STORED = "npz"  # "npz:fcgf" reads the descriptors that other projects keep beside the clouds
-DESCRIBED_CLOUDS = 512  # kept in memory: a cloud belongs to many pairs
+MATCHES = "matches"  # "matches:learned" reads the matches in the folder learned_matches
+MAX_DESCRIBED_CLOUDS = 512  # kept in memory: a cloud belongs to many pairs
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,10 @@ class Settings:
     """What decides the matches, and when a pose counts as right. Lengths in metres."""
 
     dataset: str
-    descriptor: str = OURS
+    descriptor: str = "fpfh"
     points: int | None = None  # keypoints a cloud; None for all
-    voxel_size: float = 0.05
-    max_matches: int | None = None
+    voxel_size: float = VOXEL_SIZES["indoor"]
+    max_matches: int | None = MAX_CORRESPONDENCES  # None for all
     rotation: float = 15.0  # degrees; a success lies below both
     translation: float = 0.30
     seed: int = 0
@@ -51,51 +54,64 @@ class Settings:
 
     @staticmethod
     def of(dataset: str, **changes: Any) -> Settings:
-        """The protocol of a data set; what is given and not None replaces its values."""
+        """Return the protocol of a data set; what is given and not None replaces its values."""
         start = Settings(dataset)
+        if dataset in ("3dmatch", "3dlomatch"):  # the papers use all matches
+            start = replace(start, max_matches=None)
         if dataset == "kitti":
-            start = replace(
-                start, voxel_size=0.30, max_matches=8000, rotation=5.0, translation=0.60
-            )
+            outdoor = VOXEL_SIZES["outdoor"]
+            start = replace(start, voxel_size=outdoor, rotation=5.0, translation=0.60)
         return replace(start, **{k: v for k, v in changes.items() if v is not None})
 
     @property
+    def scale(self) -> Scale:
+        """Every length that follows from the voxel size."""
+        return Scale(self.voxel_size)
+
+    @property
     def inlier_threshold(self) -> float:
-        return INLIER_THRESHOLD * self.voxel_size
+        """How far apart the ends of a right match may lie."""
+        return self.scale.inlier_threshold
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain values, for a file."""
         return asdict(self)
 
 
 def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
-    """The pairs of the data set, with the stored descriptors where these are asked for."""
+    """Open the pairs of the data set, with the stored descriptors where these are asked for."""
     kind, _, stored = settings.descriptor.partition(":")
-    if settings.descriptor not in (OURS, GIVEN) and not (kind == STORED and stored):
+    known = settings.descriptor in DESCRIPTORS or (kind in (STORED, MATCHES) and stored)
+    if not known:
         raise VBRegError(
-            f"descriptor {settings.descriptor!r}: expected '{OURS}' (computed here), "
-            f"'{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or {STORED}:predator) "
-            f"or '{GIVEN}' (matches stored in learned_matches)"
+            f"descriptor {settings.descriptor!r}: expected {', '.join(DESCRIPTORS)} (computed "
+            f"here), '{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or "
+            f"{STORED}:predator) or '{MATCHES}:NAME' (matches stored in NAME_matches)"
         )
-    if settings.descriptor == GIVEN and settings.dataset not in ("3dmatch", "3dlomatch"):
-        raise VBRegError(f"descriptor '{GIVEN}' goes with 3dmatch and 3dlomatch only")
-    options = {"descriptor": stored} if stored else {}
+    if kind == MATCHES and settings.dataset not in ("3dmatch", "3dlomatch"):
+        raise VBRegError(f"descriptor '{settings.descriptor}' goes with 3dmatch and 3dlomatch only")
+    options = {"descriptor": stored} if kind == STORED else {}
     return open_pairs(settings.dataset, root, **options)
 
 
 def problem_source(
     settings: Settings, root: Path | None, device: torch.device
 ) -> Callable[[Pair], Problem]:
-    """What makes the problem of a pair; descriptors of a cloud are computed once."""
-    if settings.descriptor == GIVEN:
+    """Return what makes the problem of a pair; a cloud is described once."""
+    kind, _, stored = settings.descriptor.partition(":")
+    if kind == MATCHES:
         assert root is not None, "open_sequence asks for it"
-        return lambda pair: _given_problem(pair, settings, root)
+        return lambda pair: _given_problem(pair, settings, root, stored)
     clouds: dict[tuple[str, int], Float64] = {}
 
-    @lru_cache(maxsize=DESCRIBED_CLOUDS)
-    def described(key: tuple[str, int]) -> Features:
-        return describe(clouds.pop(key), settings.voxel_size, device)
+    @lru_cache(maxsize=MAX_DESCRIBED_CLOUDS)
+    def described(key: tuple[str, int]) -> DescribedCloud:
+        cloud = LocalCloud.of(clouds.pop(key), key[0])
+        return describe(cloud, settings.scale, descriptor=settings.descriptor, device=device)
 
-    def both(pair: Pair) -> Pair:
+    def problem(pair: Pair) -> Problem:
+        if pair.descriptors is not None:
+            return problem_of(stored_clouds(pair, device), pair, settings)
         ends = []
         for k, cloud in enumerate((pair.source, pair.target)):
             key = (pair.scene, pair.ids[k]) if pair.ids else (pair.name, k)
@@ -103,67 +119,67 @@ def problem_source(
                 key = (f"{pair.name} {k}", 0)  # frames are stored anew for each pair
             clouds[key] = cloud
             ends.append(described(key))
-        points = [end.points.astype(np.float64) for end in ends]
-        return replace(
-            pair,
-            source=points[0],
-            target=points[1],
-            descriptors=(ends[0].descriptors, ends[1].descriptors),
-            scores=None,
-        )
-
-    def problem(pair: Pair) -> Problem:
-        found = problem_of(pair if pair.descriptors else both(pair), settings, device)
-        return replace(found, scans=(pair.source, pair.target))
+        return problem_of((ends[0], ends[1]), pair, settings)
 
     return problem
 
 
-def problem_of(pair: Pair, settings: Settings, device: torch.device) -> Problem:
-    """1-NN matches of a described pair, of sampled keypoints where the settings say so."""
-    if settings.points is not None:
-        pair = subsample_pair(pair, settings.points, settings.seed)
+def stored_clouds(pair: Pair, device: torch.device) -> tuple[DescribedCloud, DescribedCloud]:
+    """Return the clouds of a pair whose points were described elsewhere, in local frames."""
     assert pair.descriptors is not None
-    features = [torch.from_numpy(np.asarray(d, np.float32)).to(device) for d in pair.descriptors]
-    i, j = (index.cpu().numpy() for index in match(features[0], features[1]))
-    rows = _thinned(len(i), pair.name, settings)
-    return _problem(pair, i[rows], j[rows], settings, pair.descriptors)
+    clouds = []
+    for points, features in zip((pair.source, pair.target), pair.descriptors, strict=True):
+        local = LocalCloud.of(points, pair.name)
+        rows = torch.from_numpy(np.asarray(features, np.float32)[np.isfinite(points).all(1)])
+        cloud = DescribedCloud(local.points.to(device), None, rows.to(device), local.origin)
+        clouds.append(cloud)
+    return clouds[0], clouds[1]
 
 
-def _given_problem(pair: Pair, settings: Settings, root: Path) -> Problem:
-    """Stored matches; fewer points take the first end of so many matches."""
-    benchmark = "3DMatch" if settings.dataset == "3dmatch" else "3DLoMatch"
-    found = learned_matches(root, benchmark, pair)
-    described = replace(
-        pair,
-        source=found.source.astype(np.float64),
-        target=found.target_cloud.astype(np.float64),
+def problem_of(
+    clouds: tuple[DescribedCloud, DescribedCloud], pair: Pair, settings: Settings
+) -> Problem:
+    """Match two described clouds, of sampled keypoints where the settings say so."""
+    if settings.points is not None:
+        rows = keypoint_rows((len(clouds[0]), len(clouds[1])), pair, settings)
+        clouds = (
+            clouds[0].take(torch.from_numpy(rows[0])),
+            clouds[1].take(torch.from_numpy(rows[1])),
+        )
+    matched = match_clouds(*clouds, settings.scale, max_matches=settings.max_matches)
+    return Problem.of_clouds(
+        matched, scans=(pair.source, pair.target), seed=_method_seed(pair, settings)
     )
+
+
+def keypoint_rows(sizes: tuple[int, int], pair: Pair, settings: Settings) -> tuple[Int64, Int64]:
+    """Choose at most `settings.points` rows of each cloud, by their scores where it has them."""
+    assert settings.points is not None
+    generator = np.random.default_rng(pair_seed(settings.seed, pair.name))
+    weights = pair.scores or (None, None)
+    first, second = (
+        sample_rows(n, settings.points, generator, w) for n, w in zip(sizes, weights, strict=True)
+    )
+    return first, second
+
+
+def _given_problem(pair: Pair, settings: Settings, root: Path, name: str) -> Problem:
+    """Make a problem of stored matches; fewer points take the first end of so many matches."""
+    benchmark = "3DMatch" if settings.dataset == "3dmatch" else "3DLoMatch"
+    found = stored_matches(root, name, benchmark, pair)
     count = settings.points or len(found)
     rows = sample_rows(len(found), count, pair_seed(settings.seed, pair.name))
-    problem = _problem(described, rows, found.target_index[rows], settings, None)
-    return replace(problem, scans=(pair.source, pair.target))
-
-
-def _thinned(count: int, name: str, settings: Settings) -> np.ndarray[Any, Any]:
-    most = settings.max_matches or count
-    return sample_rows(count, max(most, 1), pair_seed(settings.seed, f"matches of {name}"))
-
-
-def _problem(
-    pair: Pair,
-    i: np.ndarray[Any, Any],
-    j: np.ndarray[Any, Any],
-    settings: Settings,
-    descriptors: tuple[Float32, Float32] | None,
-) -> Problem:
-    return Problem(
-        Correspondences(pair.source[i], pair.target[j], i, j),
+    return Problem.of_points(
+        found.source[rows],
+        found.target[rows],
         settings.inlier_threshold,
-        clouds=(pair.source, pair.target),
-        descriptors=descriptors,
-        seed=pair_seed(settings.seed, pair.name) % 2**31,
+        scans=(pair.source, pair.target),
+        seed=_method_seed(pair, settings),
     )
+
+
+def _method_seed(pair: Pair, settings: Settings) -> int:
+    return pair_seed(settings.seed, pair.name) % 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +192,16 @@ class Labelled:
 
     @staticmethod
     def of(pair: Pair, problem: Problem) -> Labelled:
+        """Label the matches of a problem by the true pose of its pair."""
         matches = problem.correspondences
         ends = torch.from_numpy(matches.source), torch.from_numpy(matches.target)
         truth = torch.from_numpy(pair.T_target_source)
-        return Labelled(pair, problem, label(*ends, truth, problem.inlier_threshold).numpy())
+        right = right_matches(*ends, truth, problem.inlier_threshold)
+        return Labelled(pair, problem, right.numpy())
 
     @property
     def inlier_ratio(self) -> float:
+        """The share of the matches that are right."""
         return float(self.right.mean())
 
 
@@ -195,7 +214,7 @@ def labelled_problems(
     limit: int | None = None,
     quiet: bool = False,
 ) -> Iterator[Labelled]:
-    """The chosen pairs with their matches, as a benchmark has them; progress goes to stderr."""
+    """Yield the chosen pairs with their matches, as a benchmark has them; progress on stderr."""
     pairs = open_sequence(settings, root).select(every=every, limit=limit)
     if not len(pairs):
         raise VBRegError(f"no pairs of {settings.dataset} are left; check every and limit")

@@ -28,7 +28,7 @@ from vbreg.benchmark.score import Interval, Row, Summary, summarise, title_of
 from vbreg.io import atomic_path
 from vbreg.methods import METHODS
 
-COSTS = ("device", "seconds", "megabytes")
+COSTS = ("device", "backend", "seconds", "megabytes")
 
 
 def write_report(output: Path, rows: Sequence[Row], settings: Settings, command: str) -> Path:

@@ -18,14 +18,14 @@ from vbreg.methods import METHODS
 from vbreg.metrics import classification, pose_error, registration_rmse
 from vbreg.types import Float64
 
-RMSE = 0.2  # metres; Predator's bound
+MAX_RMSE = 0.2  # metres; Predator's bound
 RESAMPLES = 2000
 NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one pair."""
+    """What one method did on one pair."""
 
     pair: str
     scene: str
@@ -42,12 +42,15 @@ class Row:
     inlier_recall: float
     inlier_f1: float
     device: str  # where the method ran; the GPU's name, or "cpu"
+    backend: str  # that computed it; "external" for other libraries, empty where it failed
     seconds: float  # nan where several processes shared the machine
     megabytes: float
     error: str = ""
 
 
 class Interval(NamedTuple):
+    """A value and its 95 % interval."""
+
     value: float
     low: float
     high: float
@@ -55,7 +58,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """One method on many pairs. Errors are means over the successes, as in the papers."""
+    """What one method did on many pairs. Errors are means over the successes, as in the papers."""
 
     method: str
     scene: str  # "all" for the whole
@@ -69,6 +72,7 @@ class Summary:
     inlier_recall: float
     inlier_f1: float
     device: str
+    backend: str  # or several, with commas between
     timed: int  # pairs that one process had the machine for itself on
     seconds_median: float
     seconds_p95: float
@@ -76,7 +80,7 @@ class Summary:
 
 
 def score(output: Path, methods: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
-    """A row for every method and pair; None for `pairs` takes all that every method has solved."""
+    """Return a row for every method and pair; None takes all pairs that every method has."""
     header, problems = read_table(output / PROBLEMS)
     settings = header["settings"]
     known = {row["pair"]: row for row in problems}
@@ -128,6 +132,7 @@ def _row(
         inlier_recall=float(scores.recall),
         inlier_f1=float(scores.f1),
         device=device,
+        backend=answer.get("backend", ""),
         seconds=_number(answer.get("seconds")),
         megabytes=_number(answer.get("megabytes")),
         error=answer.get("error", ""),
@@ -135,6 +140,7 @@ def _row(
 
 
 def title_of(method: str) -> str:
+    """Return how tables call a method, its weights in brackets."""
     name, colon, weights = method.partition(":")
     title = METHODS[name].title if name in METHODS else name
     return f"{title} ({Path(weights).stem})" if colon else title
@@ -143,8 +149,10 @@ def title_of(method: str) -> str:
 def summarise(
     rows: Sequence[Row], seed: int = 0, over: Mapping[str, str] | None = None
 ) -> list[Summary]:
-    """Every method on all pairs, and on each scene. `over` names the method to lead over; it is the
-    first where nothing is said."""
+    """Summarise every method on all pairs, and on each scene.
+
+    `over` names the method to lead over; it is the first where nothing is said.
+    """
     scenes = sorted({row.scene for row in rows})
     groups = [("all", list(rows))]
     if len(scenes) > 1:
@@ -192,6 +200,7 @@ def _summary(
         inlier_recall=_mean([row.inlier_recall for row in rows]),
         inlier_f1=_mean([row.inlier_f1 for row in rows]),
         device=rows[0].device,
+        backend=", ".join(sorted({row.backend for row in rows if row.backend})),
         timed=len(seconds),
         seconds_median=float(np.median(seconds)) if seconds else NAN,
         seconds_p95=float(np.percentile(seconds, 95)) if seconds else NAN,
@@ -200,7 +209,7 @@ def _summary(
 
 
 def resampled_means(values: Float64, seed: int) -> Float64:
-    """(..., n) -> (..., RESAMPLES): means over pairs drawn with replacement, alike for all rows."""
+    """Return means (..., RESAMPLES) over pairs (..., n) drawn with replacement, alike for all."""
     n = values.shape[-1]
     generator = np.random.default_rng(seed)
     counts: NDArray[Any] = generator.multinomial(n, np.full(n, 1 / n), RESAMPLES)  # (RESAMPLES, n)
@@ -216,7 +225,7 @@ def _rmse_recall(rows: Sequence[Row]) -> float:
     scenes: dict[str, list[bool]] = {}
     for row in rows:
         if row.rmse_counts:
-            scenes.setdefault(row.scene, []).append(row.rmse <= RMSE and not row.error)
+            scenes.setdefault(row.scene, []).append(row.rmse <= MAX_RMSE and not row.error)
     return _mean([float(np.mean(hits)) for hits in scenes.values()])
 
 

@@ -47,7 +47,7 @@ DescriptorOption = Annotated[
     str,
     typer.Option(
         help="fpfh (computed here), npz:NAME (stored beside the clouds, say npz:fcgf), or "
-        "learned (matches stored in learned_matches)."
+        "matches:NAME (matches stored in NAME_matches, say matches:learned)."
     ),
 ]
 PointsOption = Annotated[

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 import typer
 
 from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
 from vbreg.cli.checks import check_inputs, check_outputs
 from vbreg.cli.console import complain, progress, stdout_console
 from vbreg.cli.results import as_json, print_result, write_json
-from vbreg.types import PointCloud, Registration
-
-if TYPE_CHECKING:
-    from vbreg.registration import VBReg
+from vbreg.types import Registration
 
 # Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
 MIN_INLIERS = 30
@@ -30,14 +26,15 @@ EXAMPLES = examples(
 )
 
 
-# The names in `pretrained.PRESETS`, which would load torch for `--help`; a test compares the two.
+# Names that lie where torch would be loaded for `--help`; a test compares these with them.
 PresetName = Literal["indoor", "outdoor"]
+DescriptorName = Literal["fpfh"]
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
 PresetOption = Annotated[
     PresetName | None,
-    typer.Option(help="Voxel size and weights for rooms (0.05 m) or streets (0.30 m)."),
+    typer.Option(help="Voxel size for rooms (0.05 m) or streets (0.30 m)."),
 ]
 OutputOption = Annotated[
     Path | None,
@@ -53,9 +50,12 @@ PictureOption = Annotated[
 WeightsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|FILE", help="indoor, outdoor, fast (a smaller network, for a CPU) or a file."
+        metavar="NAME|FILE",
+        help="universal, fast (a smaller network) or a file. Left out: fast on a CPU, universal on "
+        "a GPU.",
     ),
 ]
+DescriptorOption = Annotated[DescriptorName, typer.Option(help="What points are matched by.")]
 MutualOption = Annotated[
     bool, typer.Option("--mutual", help="Keep only matches that are nearest both ways.")
 ]
@@ -78,6 +78,7 @@ def register(
     picture: PictureOption = None,
     device: DeviceOption = "auto",
     weights: WeightsOption = None,
+    descriptor: DescriptorOption = "fpfh",
     mutual: MutualOption = False,
     max_correspondences: MaxCorrespondencesOption = 8000,
     seed: LatentSeedOption = None,
@@ -98,7 +99,8 @@ def register(
             *clouds,
             voxel_size=voxel_size,
             preset=preset,
-            model=_model(weights, device),
+            weights=weights,
+            descriptor=descriptor,
             device=device,
             mutual=mutual,
             max_correspondences=max_correspondences,
@@ -107,7 +109,7 @@ def register(
         )
         stage("write")
         if output is not None:
-            io.write(output, _moved(clouds[0], result))
+            io.write(output, result.apply_to(clouds[0]))
         if picture is not None:
             points = clouds[0].points, clouds[1].points
             title = f"{source.name} to {target.name}"
@@ -121,34 +123,10 @@ def register(
     _warn_if_doubtful(result)
 
 
-def _model(weights: str | None, device: str) -> VBReg | None:
-    """Return the model of the weights that were asked for, None where none were."""
-    if weights is None:
-        return None
-    from vbreg.registration import VBReg
-
-    return VBReg.from_pretrained(weights, device=device)
-
-
-def _moved(cloud: PointCloud, result: Registration) -> PointCloud:
-    """Return the cloud under the pose; normals turn with it, other attributes stay."""
-    attributes = dict(cloud.attributes)
-    names = [next((n for n in attributes if n.lower() == axis), "") for axis in ("nx", "ny", "nz")]
-    if all(names):
-        normals = np.stack([attributes[name] for name in names], axis=1)
-        turned = normals @ result.T_target_source[:3, :3].T
-        for name, column in zip(names, turned.T, strict=True):
-            attributes[name] = column.astype(attributes[name].dtype)
-    finite = np.isfinite(cloud.points).all(axis=1)
-    points = cloud.points.copy()
-    points[finite] = result.transform(points[finite])
-    return PointCloud(points, attributes)
-
-
 def _warn_if_doubtful(result: Registration) -> None:
     """Warn on stderr where the matches say little for the pose."""
-    inliers, matches = int(result.inlier_count), len(result.correspondences)
-    if not bool(result.determined):
+    inliers, matches = result.inlier_count, len(result.correspondences)
+    if not result.determined:
         complain(
             "warning",
             "the matches do not fix all six degrees of freedom; do not rely on this pose",

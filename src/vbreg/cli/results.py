@@ -37,7 +37,7 @@ def print_result(
     print_row(console, "rotation", f"{angle:.2f} deg")
     print_row(console, "translation", f"{length:.4g}")
     print_row(console, "inliers", _inliers(result))
-    print_row(console, "score", f"{float(result.score):.3f}")
+    print_row(console, "score", f"{result.score:.3f}")
     print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
@@ -60,16 +60,20 @@ def as_json(
         "T_target_source": T.tolist(),
         "rotation_deg": pose_error(T, np.eye(4))[0],
         "translation": T[:3, 3].tolist(),
-        "inlier_count": int(result.inlier_count),
+        "inlier_count": result.inlier_count,
         "correspondences": len(result.correspondences),
         "matches_found": result.matches_found,
-        "score": float(result.score),
-        "determined": bool(result.determined),
+        "memory_limited": result.memory_limited,
+        "fitness": result.fitness,
+        "inlier_rmse": result.inlier_rmse,
+        "score": result.score,
+        "determined": result.determined,
         "voxel_size": result.voxel_size,
         "voxel_size_estimated": result.voxel_size_estimated,
         "inlier_threshold": result.inlier_threshold,
         "points_read": result.points_read,
         "points_dropped": result.points_dropped,
+        "backend": result.backend,
         "timings": dict(timings),
     }
 
@@ -105,9 +109,8 @@ def _matrix(T: Float64) -> str:
 
 def _inliers(result: Registration) -> str:
     """Say how many of the correspondences agree with the pose."""
-    inliers, matches = int(result.inlier_count), len(result.correspondences)
-    share = 100 * inliers / max(matches, 1)
-    said = f"{inliers} of {matches} correspondences ({share:.1f} %)"
+    inliers, matches = result.inlier_count, len(result.correspondences)
+    said = f"{inliers} of {matches} correspondences ({100 * result.fitness:.1f} %)"
     if result.matches_found > matches:
         said += f", thinned from {result.matches_found}"
     return said

@@ -35,7 +35,7 @@ def train(
 ) -> None:
     """Train a network on match sets, or go on with a run that was stopped."""
     from vbreg import training
-    from vbreg.registration import choose_device
+    from vbreg.backends.devices import choose_device
     from vbreg.training.config import read_config
 
     path = training.train(

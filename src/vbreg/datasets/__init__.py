@@ -5,6 +5,5 @@ pairs = vbreg.datasets.open_pairs("3dmatch", "/data/3DMatch").select(every=10)
 
 from vbreg.datasets.catalog import KINDS, open_pairs
 from vbreg.datasets.pairs import Pair, PairSequence
-from vbreg.datasets.sampling import subsample, subsample_pair
 
-__all__ = ["KINDS", "Pair", "PairSequence", "open_pairs", "subsample", "subsample_pair"]
+__all__ = ["KINDS", "Pair", "PairSequence", "open_pairs"]

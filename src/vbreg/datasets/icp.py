@@ -13,7 +13,7 @@ from vbreg.types import Float64
 
 REACHES = (4.0, 2.0, 1.0)  # voxels; the first bridges the error, the last decides
 ITERATIONS = 30  # at most, for each of them
-FEWEST = 100  # points with a partner that a pose may rest on
+MIN_PARTNERS = 100  # points with a partner that a pose may rest on
 
 
 def refine_pose(
@@ -32,8 +32,10 @@ def refine_pose(
             here = moving @ T[:3, :3].T + T[:3, 3]
             distance, nearest = tree.query(here, distance_upper_bound=reach * voxel_size)
             hit = np.isfinite(distance)
-            if hit.sum() < FEWEST:
-                raise VBRegError(f"ICP has {hit.sum()} points near the target, needs {FEWEST}")
+            if hit.sum() < MIN_PARTNERS:
+                raise VBRegError(
+                    f"ICP has {hit.sum()} points near the target, needs {MIN_PARTNERS}"
+                )
             partner = np.asarray(nearest)[hit]
             step = _step(here[hit], fixed[partner], normals[partner])
             T = step @ T

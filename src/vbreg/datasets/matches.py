@@ -7,7 +7,7 @@ and a match as the index of the target point, so that a set of 4000 matches cost
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import overload
@@ -15,33 +15,25 @@ from typing import overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from vbreg import clouds, correspondences, descriptors
 from vbreg.datasets.pairs import Pair
-from vbreg.datasets.sampling import subsample
-from vbreg.descriptors.fpfh import BINS
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.frames import LocalCloud
 from vbreg.io import atomic_path
+from vbreg.matching import DescribedCloud, describe, evenly, match_clouds
+from vbreg.metrics import right_matches
+from vbreg.scale import Scale
 from vbreg.types import Bool, Float32, Float64, Int64
 
 VERSION = 2
 STEPS = 100  # a shard keeps points in hundredths of the inlier threshold
-FPFH_WIDTH = 3 * BINS
 MAX_MATCHES = 8000  # of a set to train on: larger sources are thinned
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """A cloud at the working resolution and its descriptors."""
-
-    points: Float32  # (N, 3)
-    descriptors: Float32  # (N, 33)
+INDOOR = Scale.of_preset("indoor")  # of the matches that lie beside the 3DMatch fragments
 
 
 @dataclass(frozen=True, eq=False)
 class MatchSet:
-    """Row n says that point n of the source cloud matches `target_cloud[target_index[n]]`."""
+    """Labelled matches: point n of the source matches `target_cloud[target_index[n]]`."""
 
     name: str
     source: Float32  # (N, 3) metres
@@ -50,34 +42,26 @@ class MatchSet:
     labels: Bool  # (N,) the match is right
     T_target_source: Float64  # (4, 4)
     overlap: float
-    inlier_threshold: float = 0.10  # metres
+    inlier_threshold: float = INDOOR.inlier_threshold  # metres
 
     @property
     def target(self) -> Float32:
-        """(N, 3), row by row with `source`."""
+        """The target ends (N, 3), row by row with `source`."""
         return self.target_cloud[self.target_index]
 
     @property
     def matched_by_fpfh(self) -> bool:
-        """FPFH alone, without a place code: scripts/make_training_matches.py ends the name so."""
+        """Whether FPFH alone matched it: scripts/make_training_matches.py ends the name so."""
         return self.name.endswith(" fpfh")
 
     def __len__(self) -> int:
         return len(self.source)
 
 
-def describe(
-    points: Float64, voxel_size: float = 0.05, device: torch.device | str = "cpu"
-) -> Features:
-    """Downsample to `voxel_size` v, normals within 2v, FPFH within 5v."""
-    cloud = torch.as_tensor(np.array(points)).float().to(device)
-    coarse = clouds.voxel_downsample(cloud, voxel_size)
-    return Features(coarse.cpu().numpy(), coarse_fpfh(coarse, voxel_size).cpu().numpy())
-
-
-def coarse_fpfh(coarse: Tensor, voxel_size: float) -> Tensor:
-    """FPFH (N, 33) of points (N, 3) that are one a voxel already."""
-    return descriptors.fpfh(coarse, clouds.normals(coarse, 2 * voxel_size), 5 * voxel_size)
+def described(points: Float64, scale: Scale) -> DescribedCloud:
+    """Describe a cloud (N, 3) as `register` does, on the CPU, without its lone points."""
+    cloud = describe(LocalCloud.of(points, "a cloud"), scale)
+    return cloud.take(cloud.descriptors.any(-1).nonzero().squeeze(-1))
 
 
 class PlaceCode:
@@ -99,94 +83,92 @@ class PlaceCode:
 
     def join(
         self,
-        features: Features,
+        cloud: DescribedCloud,
         T_world_cloud: Float64,
         strength: float,
         generator: np.random.Generator,
-    ) -> Features:
-        world = features.points @ T_world_cloud[:3, :3].T + T_world_cloud[:3, 3]
+    ) -> DescribedCloud:
+        """Return the cloud with descriptors that know the place as well."""
+        world = cloud.in_user_frame() @ T_world_cloud[:3, :3].T + T_world_cloud[:3, 3]
         code = np.cos(world @ self.waves + self.phases)
         code += 0.5 * generator.normal(size=code.shape)
         distinct = np.sin(world @ self.spots + self.spot_phases).sum(-1, keepdims=True) / 4
         known = strength / (1 + np.exp(4 * (0.3 - distinct)))
         fpfh, code = (
             d / np.linalg.norm(d, axis=-1, keepdims=True).clip(1e-9)
-            for d in (features.descriptors, code)
+            for d in (cloud.descriptors.numpy(), code)
         )
         joined = np.concatenate([(1 - known) * fpfh, known * code], axis=-1)
-        return Features(features.points, joined.astype(np.float32))
+        return replace(cloud, descriptors=torch.from_numpy(joined.astype(np.float32)))
 
 
-def match_features(
+def match_set(
     name: str,
-    source: Features,
-    target: Features,
+    source: DescribedCloud,
+    target: DescribedCloud,
     T_target_source: Float64,
     overlap: float,
-    voxel_size: float = 0.05,
+    scale: Scale,
 ) -> MatchSet:
-    """1-NN from every source point; right where the pose brings the two within 2v."""
-    source_index, target_index = correspondences.match(
-        torch.from_numpy(source.descriptors), torch.from_numpy(target.descriptors)
-    )
-    if len(source_index) != len(source.points):
-        raise AssertionError("1-NN without a mutual check matches every source point")
-    labels = correspondences.label(
-        torch.from_numpy(source.points).double(),
-        torch.from_numpy(target.points).double()[target_index],
+    """Match two described clouds as `register` does, and label what is right."""
+    matched = match_clouds(source, target, scale, max_matches=None)
+    found = matched.correspondences()
+    right = right_matches(
+        torch.from_numpy(found.source),
+        torch.from_numpy(found.target),
         torch.from_numpy(T_target_source),
-        2 * voxel_size,
+        scale.inlier_threshold,
     )
     return MatchSet(
         name,
-        source.points,
-        target.points,
-        target_index.numpy(),
-        labels.numpy(),
+        found.source.astype(np.float32),
+        target.in_user_frame().astype(np.float32),
+        matched.target_index.numpy(),
+        right.numpy(),
         T_target_source,
         overlap,
-        2 * voxel_size,
+        scale.inlier_threshold,
     )
 
 
-def thinned(features: Features, most: int, generator: np.random.Generator) -> Features:
-    """At most `most` of the points, drawn evenly; described as they were among all."""
-    return Features(*subsample(features.points, features.descriptors, most, generator))
+def thinned(cloud: DescribedCloud, most: int) -> DescribedCloud:
+    """Return at most `most` of the points, chosen evenly; described as they were among all."""
+    return cloud if len(cloud) <= most else cloud.take(evenly(len(cloud), most))
 
 
-def learned_matches(
-    root: str | Path, benchmark: str, pair: Pair, overlap: float = np.nan
-) -> MatchSet:
-    """The matches of a learned descriptor that lie beside the 3DMatch fragments below `root`.
+def stored_matches(root: str | Path, name: str, benchmark: str, pair: Pair) -> MatchSet:
+    """Read the matches of another descriptor that lie beside the 3DMatch fragments below `root`.
 
-    `learned_matches/<scene>_keypoints.npz` holds the keypoints of every fragment in whole
+    `<name>_matches/<scene>_keypoints.npz` holds the keypoints of every fragment in whole
     millimetres; `<scene>_<benchmark>.npz` says, pair after pair, which target each source has.
     """
-    rows, keypoints = _learned_files(Path(root) / "learned_matches", pair.scene, benchmark)
+    folder = Path(root) / f"{name}_matches"
+    rows, keypoints = _stored_files(folder, pair.scene, benchmark)
     if pair.ids is None or pair.ids not in rows:
-        raise FileFormatError(f"no learned matches of {pair.name} in {root}/learned_matches")
+        raise FileFormatError(f"no stored matches of {pair.name} in {folder}")
     index = rows[pair.ids].astype(np.int64)
     source, target = (keypoints[k].astype(np.float32) / np.float32(1000) for k in pair.ids)
-    right = correspondences.label(
-        torch.from_numpy(source[: len(index)]).double(),
+    source, T = source[: len(index)], pair.T_target_source
+    right = right_matches(
+        torch.from_numpy(source).double(),
         torch.from_numpy(target[index]).double(),
-        torch.from_numpy(pair.T_target_source),
-        threshold := 0.10,
+        torch.from_numpy(T),
+        INDOOR.inlier_threshold,
     )
-    T = pair.T_target_source
+    overlap = np.nan if pair.overlap is None else pair.overlap
     return MatchSet(
-        pair.name, source[: len(index)], target, index, right.numpy(), T, overlap, threshold
+        pair.name, source, target, index, right.numpy(), T, overlap, INDOOR.inlier_threshold
     )
 
 
 @lru_cache(maxsize=2)  # pairs come scene by scene
-def _learned_files(
+def _stored_files(
     folder: Path, scene: str, benchmark: str
 ) -> tuple[dict[tuple[int, int], NDArray[np.uint16]], dict[int, NDArray[np.int16]]]:
     files = folder / f"{scene}_{benchmark}.npz", folder / f"{scene}_keypoints.npz"
     for file in files:
         if not file.exists():
-            raise FileFormatError(f"no learned matches: looked for {file.absolute()}")
+            raise FileFormatError(f"no stored matches: looked for {file.absolute()}")
     with np.load(files[0], allow_pickle=False) as data:
         groups = np.split(data["target_index"], np.cumsum(data["count"])[:-1])
         rows = {(int(i), int(j)): g for (i, j), g in zip(data["pairs"], groups, strict=True)}
@@ -196,12 +178,12 @@ def _learned_files(
 
 
 def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
-    """One npz for many match sets; a cloud that several sets share is stored once."""
-    stored: dict[int, int] = {}
+    """Write one npz for many match sets; a cloud that several sets share is stored once."""
+    stored: dict[bytes, int] = {}
     points: list[Float32] = []
     for cloud in (c for s in sets for c in (s.source, s.target_cloud)):
-        if id(cloud) not in stored:
-            stored[id(cloud)] = len(points)
+        if cloud.tobytes() not in stored:
+            stored[cloud.tobytes()] = len(points)
             points.append(cloud)
     thresholds = np.array([s.inlier_threshold for s in sets])
     whole = np.round(np.concatenate(points).astype(np.float64) * (STEPS / thresholds[0]))
@@ -219,7 +201,9 @@ def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
             inlier_threshold=thresholds[0],
             points=whole.astype(np.int16),
             cloud_start=np.cumsum([0] + [len(p) for p in points]),
-            clouds=np.array([[stored[id(s.source)], stored[id(s.target_cloud)]] for s in sets]),
+            clouds=np.array(
+                [[stored[c.tobytes()] for c in (s.source, s.target_cloud)] for s in sets]
+            ),
             target_index=np.concatenate([s.target_index for s in sets]).astype(np.uint16),
             labels=np.packbits(np.concatenate([s.labels for s in sets])),
             T_target_source=np.stack([s.T_target_source for s in sets]),
@@ -276,5 +260,5 @@ class Shard(Sequence[MatchSet]):
 
 
 def read_shard(path: str | Path) -> Shard:
-    """The match sets of a file that `write_shard` wrote."""
+    """Open the match sets of a file that `write_shard` wrote."""
     return Shard(path)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
 from vbreg import io
-from vbreg.descriptors import Described, read_arrays, read_descriptors
+from vbreg.descriptors import StoredCloud, read_arrays, read_descriptors
 from vbreg.errors import FileFormatError
 from vbreg.types import Float64
 
@@ -49,8 +49,8 @@ def read_pth(path: Path) -> Float64:
 
 
 @lru_cache(maxsize=72)
-def read_described(path: Path) -> Described:
-    """Described points; read-only, since pairs share them."""
+def read_described(path: Path) -> StoredCloud:
+    """StoredCloud points; read-only, since pairs share them."""
     described = read_descriptors(existing(path, "descriptors"))
     described.points.flags.writeable = False
     described.features.flags.writeable = False

@@ -1,17 +1,53 @@
-"""What describes a point: our own FPFH, or descriptors that the user brings along."""
+"""What describes a point: FPFH by its name, a function of the user's own, or stored descriptors.
+
+A descriptor is a function of points (N, 3), unit normals (N, 3) and the `Scale`; it returns (N, D)
+numbers, a row of zeros where a point has too little round it. To ship a new one, add it to
+`DESCRIPTORS` and to `DescriptorName`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from torch import Tensor
 
 from vbreg.descriptors.fpfh import fpfh
-from vbreg.descriptors.precomputed import (
-    Described,
+from vbreg.descriptors.stored import (
+    StoredCloud,
     described_pair,
     read_arrays,
     read_described_pair,
     read_descriptors,
 )
+from vbreg.errors import VBRegError
+from vbreg.scale import Scale
+
+Descriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]
+DescriptorName: TypeAlias = Literal["fpfh"]
+
+DESCRIPTORS: Mapping[str, Descriptor] = {
+    "fpfh": lambda points, normals, scale: fpfh(points, normals, scale.feature_radius),
+}
+
+
+def descriptor_named(descriptor: str | Descriptor) -> Descriptor:
+    """Return the descriptor of that name; a function is its own answer."""
+    if callable(descriptor):
+        return descriptor
+    if descriptor not in DESCRIPTORS:
+        raise VBRegError(
+            f"descriptor {descriptor!r}: expected {', '.join(map(repr, DESCRIPTORS))}, or a "
+            "function of points (N, 3), normals (N, 3) and the scale that gives (N, D) numbers"
+        )
+    return DESCRIPTORS[descriptor]
+
 
 __all__ = [
-    "Described",
+    "DESCRIPTORS",
+    "Descriptor",
+    "DescriptorName",
+    "StoredCloud",
     "described_pair",
+    "descriptor_named",
     "fpfh",
     "read_arrays",
     "read_described_pair",

@@ -13,18 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.backends.neighbors import radius_knn
 from vbreg.errors import VBRegError
-from vbreg.neighbors import check_points, radius_knn
+from vbreg.inputs import check_points
 
 BINS = 11  # per angle
-_PAIRS_PER_CHUNK = 2**17
-_OWN_WEIGHT = 0.5  # of a point's own histogram beside the mean of its neighbours'
-_ONE = 2**16  # fixed-point 1.0 of a vote's share
-_COUNT = 2**32  # one vote, above all the bits that the shares can fill, within a float64
+WIDTH = 3 * BINS  # numbers a point
+MAX_PAIRS = 2**17
+OWN_WEIGHT = 0.5  # of a point's own histogram beside the mean of its neighbours'
+FIXED_POINT_ONE = 2**16  # fixed-point 1.0 of a vote's share
+ONE_VOTE = 2**32  # one vote, above all the bits that the shares can fill, within a float64
 
 
 def fpfh(points: Tensor, normals: Tensor, radius: float, max_neighbors: int = 100) -> Tensor:
-    """FPFH (N, 33) of points (N, 3) with unit normals (N, 3); rows have length 1.
+    """Return FPFH (N, 33) of points (N, 3) with unit normals (N, 3); rows have length 1.
 
     Three histograms of 11 bins: the twist theta, then alpha and phi. Invariant to rigid motion.
     A point without neighbours gets the zero row.
@@ -37,11 +39,11 @@ def fpfh(points: Tensor, normals: Tensor, radius: float, max_neighbors: int = 10
         )
     index, distance2, valid = radius_knn(points, None, radius, max_neighbors)
     if len(points) == 0:
-        return points.new_zeros(0, 3 * BINS)
+        return points.new_zeros(0, WIDTH)
     valid = valid & (distance2 > 0)  # a pair needs a direction
-    chunk = max(1, _PAIRS_PER_CHUNK // index.shape[1])
+    chunk = max(1, MAX_PAIRS // index.shape[1])
     normals = normals.to(points.dtype)
-    own = points.new_zeros(len(points), 3 * BINS)
+    own = points.new_zeros(len(points), WIDTH)
     for rows in torch.arange(len(points), device=points.device).split(chunk):
         own[rows] = _histograms(pair_angles(points, normals, rows, index[rows]), valid[rows]).to(
             points.dtype
@@ -49,11 +51,11 @@ def fpfh(points: Tensor, normals: Tensor, radius: float, max_neighbors: int = 10
     weight = torch.where(valid, distance2, math.inf).rsqrt()  # (N, k) 1 / distance
     weight = weight / weight.sum(-1, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
     mean = F.embedding_bag(index, own, mode="sum", per_sample_weights=weight)  # (N, 33)
-    return F.normalize((mean + _OWN_WEIGHT * own).sqrt(), dim=-1)
+    return F.normalize((mean + OWN_WEIGHT * own).sqrt(), dim=-1)
 
 
 def pair_angles(points: Tensor, normals: Tensor, rows: Tensor, index: Tensor) -> Tensor:
-    """theta / pi, alpha, phi of each pair (rows[n], index[n, k]) -> (3, n, k) within -1..1.
+    """Return theta / pi, alpha, phi of each pair (rows[n], index[n, k]) -> (3, n, k) in -1..1.
 
     The Darboux frame u, v, w stands on the point that is described. (Rusu puts it on that end of
     the pair whose normal lies closer to the line: on flat surfaces noise decides which.)
@@ -75,7 +77,7 @@ def pair_angles(points: Tensor, normals: Tensor, rows: Tensor, index: Tensor) ->
 
 
 def _histograms(angles: Tensor, valid: Tensor) -> Tensor:
-    """angles (3, n, k) in -1..1, valid (n, k) -> (n, 33), each group of 11 sums to 1 (or 0).
+    """Count angles (3, n, k) in -1..1 where valid (n, k) -> (n, 33); groups of 11 sum to 1 (or 0).
 
     Votes are whole numbers, so their sum is exact whatever the order of the pairs, on any device.
     One scatter carries both the count and the shares of the votes that straddle a boundary.
@@ -83,11 +85,11 @@ def _histograms(angles: Tensor, valid: Tensor) -> Tensor:
     n = len(valid)
     place = (angles + 1) * (0.5 * BINS) + 0.5  # 0.5 .. 11.5, bin b has its middle at b + 1
     lower = place.floor()
-    share = ((place - lower) * _ONE).floor()  # of the upper bin
-    vote = (share.double() + _COUNT) * valid  # (3, n, k)
+    share = ((place - lower) * FIXED_POINT_ONE).floor()  # of the upper bin
+    vote = (share.double() + ONE_VOTE) * valid  # (3, n, k)
     votes = vote.new_zeros(3, n, BINS + 1).scatter_add_(2, lower.long(), vote)
-    count = (votes / _COUNT).floor()
-    upper = (votes - count * _COUNT) / _ONE  # (3, n, 12)
+    count = (votes / ONE_VOTE).floor()
+    upper = (votes - count * ONE_VOTE) / FIXED_POINT_ONE  # (3, n, 12)
     lower_sum = count - upper
     h = upper[..., :BINS] + lower_sum[..., 1:]  # (3, n, 11)
     # The outermost half votes: theta is an angle and wraps round, the cosines end there.
@@ -96,4 +98,4 @@ def _histograms(angles: Tensor, valid: Tensor) -> Tensor:
     h[1:, :, 0] += lower_sum[1:, :, 0]
     h[1:, :, -1] += upper[1:, :, -1]
     h = h / valid.sum(-1)[:, None].clamp_min(1)
-    return h.transpose(0, 1).reshape(n, 3 * BINS)
+    return h.transpose(0, 1).reshape(n, WIDTH)

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vbreg import backends
+from vbreg.backends.devices import choose_device
 from vbreg.benchmark.cache import read_table
 from vbreg.benchmark.plots import COLOURS, FEWEST, INLIER_BINS, new_figure, save
 from vbreg.benchmark.predict import PREDICTIONS, PROBLEMS, table_path
@@ -31,7 +33,7 @@ from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
 from vbreg.experiments.theorem1 import matches_of
 from vbreg.io import atomic_path
-from vbreg.registration import VBReg, choose_device
+from vbreg.registration import VBReg
 from vbreg.render import before_after
 from vbreg.training.journal import read_log
 from vbreg.types import Float64
@@ -263,8 +265,11 @@ def similarity(
 
 @torch.inference_mode()
 def last_similarity(model: VBReg, labelled: Labelled) -> Similarity:
-    """Of the features that the network's last iteration gives."""
-    output = model.solver.run_network(matches_of(labelled.problem, model), whole=False)
+    """Return how alike the features are that the network's last iteration gives."""
+    matches = matches_of(labelled.problem, model)
+    output, _ = backends.run(
+        lambda backend: model.solver.run_network(matches, backend, whole=True), model.device
+    )
     features = output.features[-1][0]
     return feature_similarity(features, torch.from_numpy(labelled.right).to(features.device))
 

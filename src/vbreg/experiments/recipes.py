@@ -67,8 +67,8 @@ def _figures(
         indoor,
         runs.output,
         weights={
-            "VBNonlocal": pretrained.FOLDER / pretrained.preset("indoor").weights,
-            "SCNonlocal": pretrained.FOLDER / pretrained.PLAIN,
+            "VBNonlocal": pretrained.weights_path("universal"),
+            "SCNonlocal": pretrained.weights_path("plain"),
         },
         benchmark=folder,
         training=training,

@@ -88,9 +88,11 @@ def table1(root: Path, runs: Runs, methods: Methods) -> Path:
     indoor, outdoor = threedmatch_root(root), kitti_root(root)
     columns = [
         Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
-        Column("3DMatch, learned", Settings.of("3dmatch", descriptor="learned"), indoor),
+        Column("3DMatch, learned", Settings.of("3dmatch", descriptor="matches:learned"), indoor),
         Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
-        Column("3DLoMatch, learned", Settings.of("3dlomatch", descriptor="learned"), indoor),
+        Column(
+            "3DLoMatch, learned", Settings.of("3dlomatch", descriptor="matches:learned"), indoor
+        ),
         Column("KITTI, FPFH", Settings.of("kitti"), outdoor),
     ]
     title = "Table 1: every method on 3DMatch, 3DLoMatch and KITTI"
@@ -106,11 +108,11 @@ def table2(root: Path, runs: Runs, methods: Methods) -> Path:
     indoor = threedmatch_root(root)
     columns = [
         Column(
-            f"{descriptor}, {points}",
+            f"{title}, {points}",
             Settings.of("3dlomatch", descriptor=descriptor, points=points),
             indoor,
         )
-        for descriptor in ("fpfh", "learned")
+        for title, descriptor in (("fpfh", "fpfh"), ("learned", "matches:learned"))
         for points in POINTS
     ]
     title = "Table 2: recall (%) on 3DLoMatch against the number of points"
@@ -153,9 +155,7 @@ def ablations(weights: Path) -> dict[str, Opener]:
 def searches() -> dict[str, Opener]:
     """The search step by step, on the shipped weights; and the network without latent features,
     trained on the same matches, with the first and the last."""
-    shipped, plain = (
-        pretrained.FOLDER / name for name in (pretrained.preset("indoor").weights, pretrained.PLAIN)
-    )
+    shipped, plain = "universal", "plain"
     return {
         "PointDSC's search": partial(open_method, f"pointdsc:{shipped}"),
         "Vote": partial(_open_voting, VotingConfig(min_seeds=1)),
@@ -175,8 +175,8 @@ SEARCHES = {  # what a row is compared with, where it is not the first
 
 def _open_voting(voting: VotingConfig, device: torch.device) -> Method:
     """The shipped model with another search."""
-    network = pretrained.load_network(pretrained.weights_path("indoor")).to(device)
-    return VBRegMethod(VBReg(network, voting=voting), pretrained.fingerprint("indoor"))
+    network = pretrained.load_network(pretrained.weights_path("universal")).to(device)
+    return VBRegMethod(VBReg(network, voting=voting), pretrained.fingerprint("universal"))
 
 
 def installed_methods() -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,16 +22,18 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from vbreg import backends
+from vbreg.backends.devices import choose_device
+from vbreg.backends.plain import Backend
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
 from vbreg.benchmark.score import RESAMPLES, Interval
 from vbreg.errors import VBRegError
-from vbreg.frames import MatchProblem, as_descriptors, usable_rows
+from vbreg.frames import Matches
 from vbreg.io import atomic_path
 from vbreg.methods import Problem
-from vbreg.registration import VBReg, choose_device
-from vbreg.solver import Matches
+from vbreg.registration import VBReg
 from vbreg.types import Bool, Float64, Int64
 from vbreg.voting import HypotheticalInliers
 
@@ -201,21 +203,21 @@ def _pooled(counts: Int64, mean: float) -> tuple[Float64, Float64]:
 
 
 def matches_of(problem: Problem, model: VBReg) -> Matches:
-    """As the model sees them: centred, in inlier thresholds, on its device."""
-    ends = problem.correspondences.source, problem.correspondences.target
-    valid = usable_rows(*ends, None)
-    width = model.network.config.descriptor_width
-    described = as_descriptors(problem.matched_descriptors() if width else None, valid, width)
-    found = MatchProblem.of(*ends, valid, problem.inlier_threshold, described)
-    return found.on(model.device)
+    """Return the matches as the model sees them: local, in inlier thresholds, on its device."""
+    matches = problem.matches.map(lambda part: part.to(model.device))
+    return matches if model.network.config.descriptor_width else replace(matches, descriptors=None)
 
 
 @torch.inference_mode()
 def hypothetical_inliers(problem: Problem, model: VBReg) -> HypotheticalInliers:
-    """The sets that `VBReg.estimate` would fit its hypotheses to, of one problem."""
+    """Return the sets that `VBReg` would fit its hypotheses to, of one problem."""
     matches = matches_of(problem, model)
-    output = model.solver.run_network(matches, whole=bool(matches.mask.all()))
-    return model.solver.search(output, matches)[1]
+
+    def work(backend: Backend) -> HypotheticalInliers:
+        output = model.solver.run_network(matches, backend, whole=True)
+        return model.solver.search(output, matches, backend)[1]
+
+    return backends.run(work, model.device)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +330,7 @@ def run(
     root: Path | None,
     output: Path,
     *,
-    weights: str | Path = "indoor",
+    weights: str | Path = "universal",
     device: str = "auto",
     every: int = 1,
     limit: int | None = None,

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from vbreg.errors import MissingExtraError, VBRegError
-from vbreg.methods.interface import Entry, Method, MissingBuildError, Problem
+from vbreg.methods.interface import Method, MethodEntry, MissingBuildError, Problem
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["METHODS", "Entry", "Method", "Problem", "available", "open_method"]
+__all__ = ["METHODS", "Method", "MethodEntry", "Problem", "available", "open_method"]
 
 
 def _opener(file: str, function: str = "open_") -> Callable[..., Method]:
-    """What opens the method of a file of this package, which is imported only then."""
+    """Return what opens the method of a file of this package, which is imported only then."""
 
     def open_(*arguments: object) -> Method:
         module = importlib.import_module(f"vbreg.methods.{file}")
@@ -32,7 +32,7 @@ def _opener(file: str, function: str = "open_") -> Callable[..., Method]:
 
 
 _ENTRIES = (
-    Entry(
+    MethodEntry(
         name="vbreg",
         title="VBReg",
         about="variational non-local network, voting over its iterations; ours, shipped weights",
@@ -40,7 +40,7 @@ _ENTRIES = (
         open=_opener("vbreg"),
         open_weights=_opener("vbreg", "open_weights"),
     ),
-    Entry(
+    MethodEntry(
         name="pointdsc",
         title="PointDSC",
         about="non-local network guided by spatial consistency, neural spectral matching",
@@ -48,28 +48,28 @@ _ENTRIES = (
         open=_opener("pointdsc"),
         open_weights=_opener("pointdsc", "open_weights"),
     ),
-    Entry(
+    MethodEntry(
         name="sc2pcr",
         title="SC2-PCR",
         about="seeds from spectral matching, consensus sets by second-order compatibility",
         paper="Chen et al., CVPR 2022",
         open=_opener("sc2pcr"),
     ),
-    Entry(
+    MethodEntry(
         name="mac",
         title="MAC",
         about="hypotheses from maximal cliques of the second-order compatibility graph",
         paper="Zhang et al., CVPR 2023",
         open=_opener("mac"),
     ),
-    Entry(
+    MethodEntry(
         name="teaser",
         title="TEASER++",
         about="maximum clique, then truncated least squares of rotation and translation; ours",
         paper="Yang et al., T-RO 2020",
         open=_opener("teaser"),
     ),
-    Entry(
+    MethodEntry(
         name="teaser-official",
         title="TEASER++ (authors' code)",
         about="the authors' C++ through its Python binding",
@@ -79,14 +79,14 @@ _ENTRIES = (
         package="teaserpp_python",
         build="https://github.com/MIT-SPARK/TEASER-plusplus (or use `teaser`, which is ours)",
     ),
-    Entry(
+    MethodEntry(
         name="ransac",
         title="RANSAC-50k",
         about="50,000 triplets at once, edge lengths compared, counted by inliers; ours",
         paper="Fischler & Bolles, CACM 1981",
         open=_opener("ransac"),
     ),
-    Entry(
+    MethodEntry(
         name="ransac-open3d",
         title="RANSAC-50k (Open3D)",
         about="Open3D's RANSAC on the given matches",
@@ -96,14 +96,14 @@ _ENTRIES = (
         package="open3d",
         extra="baselines",
     ),
-    Entry(
+    MethodEntry(
         name="sm",
         title="SM",
         about="spectral matching: least squares on the tenth with the largest eigenvector entries",
         paper="Leordeanu & Hebert, ICCV 2005",
         open=_opener("sm"),
     ),
-    Entry(
+    MethodEntry(
         name="fgr",
         title="FGR (Open3D)",
         about="fast global registration on the given matches, by Open3D",
@@ -113,7 +113,7 @@ _ENTRIES = (
         package="open3d",
         extra="baselines",
     ),
-    Entry(
+    MethodEntry(
         name="kiss-matcher",
         title="KISS-Matcher",
         about="its own features, matches and graph pruning on the clouds",
@@ -125,15 +125,15 @@ _ENTRIES = (
         extra="baselines",
     ),
 )
-METHODS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+METHODS: Mapping[str, MethodEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def open_method(name: str, device: str | torch.device = "auto") -> Method:
-    """The method of that name, ready to be called; `name:PATH` opens it with other weights.
+    """Open the method of that name; `name:PATH` opens it with other weights.
 
     A method that runs on the CPU only does so whatever the device.
     """
-    from vbreg.registration import choose_device
+    from vbreg.backends.devices import choose_device
 
     base, colon, weights = name.partition(":")
     entry = _entry(base)
@@ -148,18 +148,18 @@ def open_method(name: str, device: str | torch.device = "auto") -> Method:
 
 
 def available(name: str) -> bool:
-    """Whether what the method imports is installed."""
+    """Tell whether what the method imports is installed."""
     package = _entry(name).package
     return package is None or importlib.util.find_spec(package) is not None
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> MethodEntry:
     if name not in METHODS:
         raise VBRegError(f"unknown method {name!r}: expected one of {', '.join(METHODS)}")
     return METHODS[name]
 
 
-def _missing(entry: Entry) -> MissingExtraError:
+def _missing(entry: MethodEntry) -> MissingExtraError:
     assert entry.package is not None
     if entry.extra is None:
         assert entry.build is not None

@@ -16,66 +16,73 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vbreg.compatibility import distances, row_chunks, spatial_compatibility
+from vbreg import backends
+from vbreg.backends.plain import Backend
+from vbreg.compatibility import distances, row_chunks
 from vbreg.estimation import Estimate, inlier_score, refine, squared_residuals
-from vbreg.frames import MatchProblem, usable_rows
+from vbreg.frames import Matches
 from vbreg.geometry import procrustes
 from vbreg.methods.interface import Problem
 from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Float64, Registration
 
-HELD_BYTES = 2**29  # an n x n map is kept whole up to here (n = 11,500), else computed anew
+MAX_HELD_BYTES = 2**29  # an n x n map is kept whole up to here (n = 11,500), else computed anew
 POWER_ITERATIONS = 10
+EXTERNAL = "external"  # the backend of methods that other libraries compute
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A problem made ready: its finite matches, centred, in units of the inlier threshold."""
+    """A problem made ready for a device: matches, centred, in units of the inlier threshold."""
 
     problem: Problem
-    usable: Bool  # (N,) which matches of the problem these are
-    matches: MatchProblem  # a batch of one
     device: torch.device
+    backend: Backend
     generator: torch.Generator  # on the CPU, so that every device draws the same
 
     @staticmethod
-    def of(problem: Problem, device: torch.device) -> Task:
-        source, target = (
-            np.asarray(points, dtype=np.float64)
-            for points in (problem.correspondences.source, problem.correspondences.target)
-        )
-        usable = usable_rows(source, target, None)
-        rows = np.ones(int(usable.sum()), dtype=bool)
-        matches = MatchProblem.of(source[usable], target[usable], rows, problem.inlier_threshold)
+    def of(problem: Problem, device: torch.device, backend: Backend | None = None) -> Task:
+        """Make a problem ready; without a backend, for the one that the device has."""
         generator = torch.Generator().manual_seed(problem.seed)
-        return Task(problem, usable, matches, device, generator)
+        return Task(problem, device, backend or backends.choose(device), generator)
+
+    @property
+    def matches(self) -> Matches:
+        """The matches as they were given."""
+        return self.problem.matches
 
     @cached_property
-    def source(self) -> Tensor:  # (1, n, 3) float32, on the device
-        return self.matches.local.source.to(self.device, torch.float32)
+    def source(self) -> Tensor:
+        """The source ends (1, n, 3) float32, on the device."""
+        return self.matches.source.to(self.device, torch.float32)
 
     @cached_property
     def target(self) -> Tensor:
-        return self.matches.local.target.to(self.device, torch.float32)
+        """The target ends (1, n, 3) float32, on the device."""
+        return self.matches.target.to(self.device, torch.float32)
 
     @cached_property
-    def mask(self) -> Tensor:  # (1, n), all True
-        return self.matches.local.mask.to(self.device)
+    def mask(self) -> Tensor:
+        """Ones (1, n): every match is real."""
+        return self.matches.mask.to(self.device)
 
     def exact(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Source, target (1, n, 3) float64 and mask, on the CPU."""
-        source, target, mask, _ = self.matches.local
-        return source, target, mask
+        """Return source, target (1, n, 3) float64 and mask, on the CPU."""
+        return self.matches.source.cpu(), self.matches.target.cpu(), self.matches.mask.cpu()
 
     def __len__(self) -> int:
-        return int(self.usable.sum())
+        return len(self.matches)
+
+    def scores(self, T: Tensor, gain: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return (1, K): the mean over the matches of the gain of their squared residuals."""
+        return self.backend.inlier_score(T, self.source, self.target, self.mask, gain)
 
     def refined(self, estimate: Estimate) -> Estimate:
-        """Re-weighted least squares on all inliers, in float64, until the pose settles."""
+        """Fit to all inliers, re-weighted, in float64, until the pose settles."""
         return refine(_exactly(estimate), *self.exact())
 
     def least_squares(self, estimate: Estimate) -> Estimate:
-        """Once, unweighted, on all inliers of the estimate, in float64."""
+        """Fit once, unweighted, to all inliers of the estimate, in float64."""
         T, determined = _exactly(estimate)
         source, target, _ = self.exact()
         near = squared_residuals(T, source, target) < 1.0
@@ -84,60 +91,75 @@ class Task:
 
 
 class Answer(NamedTuple):
+    """What a method finds."""
+
     estimate: Estimate  # a batch of one, in the frame and unit of the task
     confidence: Tensor | None = None  # (n,) in 0..1, where the method has one of its own
 
 
 @dataclass(frozen=True)
 class LocalMethod:
-    """A Method made of what it does in a local frame."""
+    """A method made of what it does in a local frame."""
 
     solve: Callable[[Task], Answer]
     device: torch.device
+    external: bool = False  # another library computes it
 
     def __call__(self, problem: Problem) -> Registration:
-        clock = Stopwatch(None)
+        clock = Stopwatch()
         with clock("estimate"), torch.inference_mode():
-            task = Task.of(problem, self.device)
-            answer = self.solve(task)
-        return finish(task, answer, clock.seconds)
+            (task, answer), backend = backends.run(
+                lambda backend: self._solved(problem, backend), self.device
+            )
+        return finish(task, answer, clock.seconds, EXTERNAL if self.external else backend)
+
+    def _solved(self, problem: Problem, backend: Backend) -> tuple[Task, Answer]:
+        task = Task.of(problem, self.device, backend)
+        return task, self.solve(task)
 
 
 @torch.inference_mode()
-def finish(task: Task, answer: Answer, timings: dict[str, float]) -> Registration:
-    """The answer in the frame of the user's points, with the evidence that all methods report.
+def finish(task: Task, answer: Answer, timings: dict[str, float], backend: str) -> Registration:
+    """Return the answer in the user's frames, with the evidence that all methods report.
 
     A pose is determined where the method says so and its inliers fix all six degrees of freedom.
     """
+    problem = task.problem
     T, determined = _exactly(answer.estimate)
     source, target, real = task.exact()
-    inliers = squared_residuals(T, source, target) < 1.0  # (1, n)
+    d2 = squared_residuals(T, source, target)  # (1, n)
+    inliers = d2 < 1.0
     _, sound = procrustes(source, target, inliers.to(source.dtype))
     confidence = inliers[0].float() if answer.confidence is None else answer.confidence
-    all_inliers = np.zeros(len(task.usable), dtype=bool)
-    all_inliers[task.usable] = inliers[0].numpy()
-    all_confidence = np.zeros(len(task.usable), dtype=np.float32)
-    all_confidence[task.usable] = confidence.float().cpu().numpy()
+    all_inliers = np.zeros(len(problem.valid), dtype=bool)
+    all_inliers[problem.valid] = inliers[0].numpy()
+    all_confidence = np.zeros(len(problem.valid), dtype=np.float32)
+    all_confidence[problem.valid] = confidence.float().cpu().numpy()
+    matched = problem.matched
+    rmse = float(d2[inliers].mean().sqrt()) if bool(inliers.any()) else 0.0
     return Registration(
-        T_target_source=task.matches.to_global(T)[0],
-        correspondences=task.problem.correspondences,
+        T_target_source=task.matches.to_user(T)[0],
+        correspondences=problem.correspondences,
         inliers=all_inliers,
         confidence=all_confidence,
-        score=inlier_score(T.unsqueeze(1), source, target, real)[0, 0].numpy(),
-        determined=(determined & sound)[0].numpy(),
-        inlier_threshold=task.problem.inlier_threshold,
-        matches_found=len(task.problem.correspondences),
+        score=float(inlier_score(T.unsqueeze(1), source, target, real)),
+        inlier_rmse=rmse * problem.inlier_threshold,
+        determined=bool(determined & sound),
+        inlier_threshold=problem.inlier_threshold,
+        matches_found=len(problem.valid) if matched is None else matched.matches_found,
+        backend=backend,
+        voxel_size=None if matched is None else matched.scale.voxel_size,
         timings=timings,
     )
 
 
 def undetermined() -> Estimate:
-    """For matches that fix no pose: the centres are brought together, unturned."""
+    """Return a pose for matches that fix none: it brings the origins together, unturned."""
     return Estimate(torch.eye(4, dtype=torch.float64).unsqueeze(0), torch.zeros(1).bool())
 
 
 def pose(R: Float64, t: Float64, *, found: bool = True) -> Estimate:
-    """An estimate from what another library gives, R (3, 3) and t (3,)."""
+    """Return an estimate from what another library gives, R (3, 3) and t (3,)."""
     T = np.eye(4)
     T[:3, :3], T[:3, 3] = R, np.asarray(t).reshape(3)
     if not (found and np.isfinite(T).all()):
@@ -145,20 +167,20 @@ def pose(R: Float64, t: Float64, *, found: bool = True) -> Estimate:
     return Estimate(torch.from_numpy(T).unsqueeze(0), torch.ones(1).bool())
 
 
-def leading_eigenvector(source: Tensor, target: Tensor, diagonal: float) -> Tensor:
-    """(n,), largest entry 1: of the matrix beta of n matches (n, 3), by power iteration from ones.
+def leading_eigenvector(task: Task, diagonal: float) -> Tensor:
+    """Return (n,) of the matrix beta of the matches, largest entry 1, by power iteration.
 
     `diagonal` stands for how far a match supports itself.
     """
-    n = len(source)
+    source, target, n = task.source[0], task.target[0], len(task)
 
     def beta(rows: slice) -> Tensor:
-        block = spatial_compatibility(source[rows], target[rows], source, target)
+        block = task.backend.compatibility(source[rows], target[rows], source, target)
         block.diagonal(rows.start).fill_(diagonal)
         return block
 
     chunks = list(row_chunks(n, n, maps=3))
-    held = [beta(rows) for rows in chunks] if 4 * n * n <= HELD_BYTES else None
+    held = [beta(rows) for rows in chunks] if 4 * n * n <= MAX_HELD_BYTES else None
     w = source.new_ones(n)
     for _ in range(POWER_ITERATIONS):
         w = torch.cat([block @ w for block in held or map(beta, chunks)])
@@ -166,25 +188,13 @@ def leading_eigenvector(source: Tensor, target: Tensor, diagonal: float) -> Tens
     return w
 
 
-def consensus(
-    T: Tensor, source: Tensor, target: Tensor, gain: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """(1, K): mean over the matches (1, n, 3) of the gain of their squared residual under T."""
-    K, n = T.shape[1], source.shape[1]
-    scores = source.new_empty(1, K)
-    for rows in row_chunks(K, n, maps=8):
-        d2 = squared_residuals(T[:, rows], source.unsqueeze(1), target.unsqueeze(1))  # (1, k, n)
-        scores[:, rows] = gain(d2).mean(-1)
-    return scores
-
-
 def is_inlier(d2: Tensor) -> Tensor:
-    """The gain of which the mean is the share of inliers."""
+    """Return the gain whose mean is the share of inliers."""
     return (d2 < 1.0).to(d2.dtype)
 
 
 def compatible(source: Tensor, target: Tensor, within: float) -> Bool:
-    """(n, n): pairs of matches (n, 3) whose distance differs by at most `within`; no diagonal."""
+    """Tell (n, n) which pairs of matches (n, 3) differ in distance by at most `within`."""
     n = len(source)
     pairs = np.empty((n, n), dtype=bool)
     for rows in row_chunks(n, n, maps=3):

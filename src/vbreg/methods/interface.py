@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from vbreg.errors import MissingExtraError, VBRegError
-from vbreg.types import Correspondences, Float32, Float64, Registration
+import numpy as np
+
+from vbreg.errors import MissingExtraError
+from vbreg.frames import Matches
+from vbreg.inputs import Points, as_matches, positive_number
+from vbreg.matching import MatchedClouds
+from vbreg.types import Bool, Correspondences, Float64, Registration
 
 if TYPE_CHECKING:
     import torch
@@ -16,48 +20,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a method is given: matches, how far apart a true one may lie, and where they come from.
+    """What a method is given: matches, how far apart a right one may lie, and where they come from.
 
-    Most methods look at the matches alone. Clouds and descriptors are for those that match anew;
-    the indices of the matches point into them. Scans are for those that start from the points as
-    they were measured. `seed` is for those that draw at random.
+    Most methods look at the matches alone. Scans are for those that start from the points as they
+    were measured. `seed` is for those that draw at random.
     """
 
-    correspondences: Correspondences  # (N, 3) each: one problem, not a batch
-    inlier_threshold: float  # in the unit of the points
-    clouds: tuple[Float64, Float64] | None = None  # (N, 3), (M, 3): the points that were described
-    descriptors: tuple[Float32, Float32] | None = None  # (N, D), (M, D), of those points
+    matches: Matches  # one problem, its finite rows in local frames
+    correspondences: Correspondences  # (N, 3) each, all rows in the user's frames
+    valid: Bool  # (N,) which rows of the correspondences `matches` holds
+    matched: MatchedClouds | None = None  # the described clouds, where the matches come from them
     scans: tuple[Float64, Float64] | None = None  # (P, 3), (Q, 3): before they were thinned
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for role in ("source", "target"):
-            shape = getattr(self.correspondences, role).shape
-            if len(shape) != 2 or shape[1] != 3:
-                raise VBRegError(f"{role} matches have shape {shape}: expected (N, 3)")
-        if not (math.isfinite(self.inlier_threshold) and self.inlier_threshold > 0):
-            raise VBRegError(
-                f"inlier_threshold {self.inlier_threshold!r}: expected a positive number in the "
-                "unit of the points"
-            )
+    @staticmethod
+    def of_points(
+        source: Points,
+        target: Points,
+        inlier_threshold: float,
+        *,
+        scans: tuple[Float64, Float64] | None = None,
+        seed: int = 0,
+    ) -> Problem:
+        """Make a problem of matches (N, 3) that are given row by row."""
+        unit = positive_number(inlier_threshold, "inlier_threshold")
+        x, y, valid = as_matches(source, target)
+        matches = Matches.of_points(x[valid], y[valid], unit)
+        return Problem(matches, Correspondences(x, y), valid, None, scans, seed)
 
-    def matched_descriptors(self) -> tuple[Float32, Float32] | None:
-        """(N, D) each, row by row with the matches; None where there are none."""
-        i, j = self.correspondences.source_index, self.correspondences.target_index
-        if self.descriptors is None or i is None or j is None:
-            return None
-        return self.descriptors[0][i], self.descriptors[1][j]
+    @staticmethod
+    def of_clouds(
+        matched: MatchedClouds,
+        *,
+        scans: tuple[Float64, Float64] | None = None,
+        seed: int = 0,
+    ) -> Problem:
+        """Make a problem of clouds that the front end has matched."""
+        matches = matched.matches(with_descriptors=True)
+        valid = np.ones(len(matches), dtype=bool)
+        return Problem(matches, matched.correspondences(), valid, matched, scans, seed)
+
+    @property
+    def inlier_threshold(self) -> float:
+        """How far apart a right match may lie, in the unit of the user's points."""
+        return self.matches.unit
 
 
 class Method(Protocol):
-    """Matches in, pose out. The same problem gives the same answer."""
+    """A function from a problem to a pose; the same problem gives the same answer."""
 
     def __call__(self, problem: Problem) -> Registration: ...
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row of the registry."""
+class MethodEntry:
+    """A row of the registry: what a method is called, needs and runs on."""
 
     name: str  # as given to `open_method`
     title: str  # as printed in tables
@@ -73,7 +90,7 @@ class Entry:
 
 
 class MissingBuildError(MissingExtraError):
-    """As MissingExtraError, for a package that has to be built from its sources."""
+    """A package is needed here that has to be built from its sources."""
 
     def __init__(self, package: str, purpose: str, where: str) -> None:
         ValueError.__init__(

@@ -11,29 +11,34 @@ import torch
 from vbreg.errors import VBRegError
 from vbreg.methods.common import Answer, LocalMethod, Task, pose
 from vbreg.methods.interface import Method
+from vbreg.scale import Scale
 
-FAR = 1e5  # inlier thresholds: there float32 has a hundredth of one left
+MAX_EXTENT = 1e5  # inlier thresholds: there float32 has a hundredth of one left
 
 
 def solve(task: Task) -> Answer:
+    """Ask KISS-Matcher for the pose of the scans."""
     import kiss_matcher
 
-    scans = task.problem.scans or task.problem.clouds
+    scans, matched = task.problem.scans, task.problem.matched
+    if scans is None and matched is not None:
+        scans = matched.source.in_user_frame(), matched.target.in_user_frame()
     if scans is None:
         raise VBRegError(
             "method 'kiss-matcher' finds its own matches: give the problem `scans`, the points of "
-            "both as they were measured, or at least `clouds`"
+            "both as they were measured"
         )
     # It finds far fewer poses when clouds are moved to their middle, as if it took the origin for
     # the sensor: they stay where they are unless float32 could not hold them. Its bounds on noise
     # are in metres.
     unit, origins = task.problem.inlier_threshold, [o[0] for o in task.matches.origins]
-    far = any(np.abs(scan).max() > FAR * unit for scan in scans)
+    far = any(np.abs(scan).max() > MAX_EXTENT * unit for scan in scans)
     shifts = origins if far else [np.zeros(3)] * 2
     source, target = (
         (scan - shift).astype(np.float32) for scan, shift in zip(scans, shifts, strict=True)
     )
-    matcher = kiss_matcher.KISSMatcher(kiss_matcher.KISSMatcherConfig(voxel_size=unit / 2))
+    scale = Scale.of_threshold(unit)
+    matcher = kiss_matcher.KISSMatcher(kiss_matcher.KISSMatcherConfig(voxel_size=scale.voxel_size))
     found = matcher.estimate(source, target)
     R, t = np.asarray(found.rotation), np.asarray(found.translation).reshape(3)
     t = t + R @ (origins[0] - shifts[0]) - (origins[1] - shifts[1])  # between the middles of both
@@ -41,4 +46,5 @@ def solve(task: Task) -> Answer:
 
 
 def open_(device: torch.device) -> Method:
-    return LocalMethod(solve, device)
+    """Open KISS-Matcher."""
+    return LocalMethod(solve, device, external=True)

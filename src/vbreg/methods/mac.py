@@ -11,14 +11,13 @@ from itertools import chain
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
-from vbreg.compatibility import row_chunks, spatial_compatibility
+from vbreg.compatibility import row_chunks
 from vbreg.estimation import best_hypothesis, take_members
 from vbreg.geometry import procrustes
 from vbreg.methods.cliques import maximal_cliques
-from vbreg.methods.common import Answer, LocalMethod, Task, consensus, undetermined
+from vbreg.methods.common import Answer, LocalMethod, Task, undetermined
 from vbreg.methods.interface import Method
 from vbreg.types import Float32, Int64
 
@@ -26,31 +25,28 @@ from vbreg.types import Float32, Int64
 # and kinds of descriptor, from 0.9 for 250 to 0.999 for 5000; FPFH on whole clouds has 0.99.
 STRICTNESS = ((250, 0.9), (500, 0.95))
 STRICTEST = 0.99
-SPARSE_BELOW = 0.1  # share of edges below which sparse products are quicker on a CPU
 
 
 def strictness(n: int) -> float:
+    """Return the least beta of an edge, for n matches."""
     return next((bar for most, bar in STRICTNESS if n <= most), STRICTEST)
 
 
-def second_order_graph(source: Tensor, target: Tensor) -> Float32:
-    """(n, n) weights: beta of the two, times the sum over third matches of beta with either.
+def second_order_graph(task: Task) -> Float32:
+    """Return (n, n) weights: beta of the two, times the sum over third matches of beta with either.
 
     An edge stays only where it closes a triangle.
     """
-    n = len(source)
+    source, target, n = task.source[0], task.target[0], len(task)
     first = source.new_empty(n, n)
     for rows in row_chunks(n, n, maps=3):
-        first[rows] = spatial_compatibility(source[rows], target[rows], source, target)
+        first[rows] = task.backend.compatibility(source[rows], target[rows], source, target)
     first.masked_fill_(first < strictness(n), 0.0).fill_diagonal_(0.0)
-    if first.device.type == "cpu" and first.count_nonzero() < SPARSE_BELOW * n * n:
-        few = sparse.csr_array(first.numpy())
-        return np.asarray((few @ few).multiply(few).toarray(), dtype=np.float32)
-    return np.asarray((first * (first @ first)).cpu().numpy(), dtype=np.float32)
+    return np.asarray(task.backend.triangle_weights(first).cpu().numpy(), dtype=np.float32)
 
 
 def clique_weights(cliques: list[tuple[int, ...]], graph: Float32) -> Float32:
-    """The sum of the edges of each clique."""
+    """Return the sum of the edges of each clique."""
     weights = np.empty(len(cliques), dtype=np.float32)
     sizes = np.array([len(clique) for clique in cliques])
     for size in np.unique(sizes):
@@ -62,7 +58,7 @@ def clique_weights(cliques: list[tuple[int, ...]], graph: Float32) -> Float32:
 
 
 def heaviest_of_each(cliques: list[tuple[int, ...]], weights: Float32, n: int) -> Int64:
-    """Which cliques are the heaviest of some match (node-guided selection), ascending.
+    """Choose the cliques that are the heaviest of some match (node-guided selection), ascending.
 
     Of equally heavy ones the first counts.
     """
@@ -75,7 +71,7 @@ def heaviest_of_each(cliques: list[tuple[int, ...]], weights: Float32, n: int) -
 
 
 def fit(task: Task, cliques: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-    """A least-squares pose of each clique, all members alike -> T (1, K, 4, 4), sound (1, K)."""
+    """Fit a pose to each clique, all members alike -> T (1, K, 4, 4), sound (1, K)."""
     size = max(len(clique) for clique in cliques)
     index = np.zeros((len(cliques), size), dtype=np.int64)
     weight = np.zeros((len(cliques), size), dtype=np.float32)
@@ -92,20 +88,22 @@ def fit(task: Task, cliques: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
 
 
 def closeness(d2: Tensor) -> Tensor:
-    """The gain of the paper's mean-average-error metric: 1 - d / tau for inliers."""
+    """Return the gain of the paper's mean-average-error metric: 1 - d / tau for inliers."""
     return (1.0 - d2.sqrt()).clamp_min(0.0)
 
 
 def solve(task: Task) -> Answer:
-    graph = second_order_graph(task.source[0], task.target[0])
+    """Find the pose that the matches prefer among those of all chosen cliques."""
+    graph = second_order_graph(task)
     cliques = list(maximal_cliques(graph > 0))
     if not cliques:
         return Answer(undetermined())
     chosen = heaviest_of_each(cliques, clique_weights(cliques, graph), len(task))
     T, sound = fit(task, [cliques[k] for k in chosen])
-    best = best_hypothesis(T, sound, consensus(T, task.source, task.target, closeness))
+    best = best_hypothesis(T, sound, task.scores(T, closeness))
     return Answer(task.refined(best))
 
 
 def open_(device: torch.device) -> Method:
+    """Open MAC on a device."""
     return LocalMethod(solve, device)

@@ -18,7 +18,7 @@ FGR_ROUNDS = 128  # every fourth narrows the kernel by 1.4: down to a 240th of t
 
 
 def solve_ransac(task: Task) -> Answer:
-    """Triplets, checked as Open3D's guide does, no early end; the pose is that of a triplet.
+    """Draw triplets, checked as Open3D's guide does, no early end; the pose is that of a triplet.
 
     Without the checks every triplet is counted over all matches: a minute for a pair.
     """
@@ -41,7 +41,7 @@ def solve_ransac(task: Task) -> Answer:
 
 
 def solve_fgr(task: Task) -> Answer:
-    """The kernel narrows from the extent of the clouds to the inlier threshold, as in the paper.
+    """Narrow the kernel from the extent of the clouds to the inlier threshold, as in the paper.
 
     Open3D divides lengths by the larger radius, and what it calls a distance bounds the square of
     the kernel's width. Its Python default does not narrow the kernel at all, which costs a third of
@@ -68,11 +68,13 @@ def solve_fgr(task: Task) -> Answer:
 
 
 def open_ransac(device: torch.device) -> Method:
-    return LocalMethod(solve_ransac, device)
+    """Open Open3D's RANSAC."""
+    return LocalMethod(solve_ransac, device, external=True)
 
 
 def open_fgr(device: torch.device) -> Method:
-    return LocalMethod(solve_fgr, device)
+    """Open Open3D's fast global registration."""
+    return LocalMethod(solve_fgr, device, external=True)
 
 
 def _clouds(task: Task) -> list[object]:

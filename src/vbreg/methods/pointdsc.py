@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg import pretrained
 from vbreg.compatibility import row_chunks
-from vbreg.estimation import best_hypothesis, hypotheses, spectral_weights
-from vbreg.frames import as_descriptors
-from vbreg.methods.common import Answer, LocalMethod, Task, consensus, is_inlier
+from vbreg.errors import VBRegError
+from vbreg.estimation import best_hypothesis
+from vbreg.methods.common import Answer, LocalMethod, Task, is_inlier
 from vbreg.methods.interface import Method
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.voting import HypotheticalInliers, VotingConfig, select_seeds
@@ -28,7 +27,7 @@ SET_SIZE = 40  # kappa
 
 
 def nearest_in_features(features: Tensor, seeds: Tensor) -> HypotheticalInliers:
-    """For each of K seeds (K,) the kappa matches whose features (n, d) are most alike to its own.
+    """Find for each seed (K,) the kappa matches whose features (n, d) are most alike to its own.
 
     As in the authors' code the seed is not among them, unless there are too few without it.
     """
@@ -45,38 +44,50 @@ def nearest_in_features(features: Tensor, seeds: Tensor) -> HypotheticalInliers:
 
 @dataclass(frozen=True, eq=False)
 class NeuralSpectralMatching:
+    """Gathers a set round each confident seed by features, and weighs it by its eigenvector."""
+
     network: VariationalNonLocalNetwork
 
     def __call__(self, task: Task) -> Answer:
-        source, target = task.source, task.target
-        output = self.network(source, target, descriptors=self._descriptors(task))
-        features, sigma = output.features[-1], self.network.sigma
-        seeds = select_seeds(output.logits, source, task.mask, SEEDS)
+        source, target, mask, backend = task.source, task.target, task.mask, task.backend
+        output = self.network(source, target, descriptors=self._descriptors(task), steps=backend)
+        features, logits, sigma = output.features[-1], output.logits, self.network.sigma
+        suppressed = backend.suppressed(logits, source, mask, SEEDS.nms_radius)
+        seeds = select_seeds(logits, suppressed, mask, SEEDS)
         members = nearest_in_features(features[0], seeds.indices[0])
-        weights = spectral_weights(features, source, target, members, sigma)
-        T, sound = hypotheses(source, target, members, weights)
-        best = best_hypothesis(T, sound, consensus(T, source, target, is_inlier))
-        return Answer(task.refined(best), output.logits[0].float().sigmoid())
+        weights = backend.spectral_weights(features, source, target, members, sigma)
+        T, sound = backend.hypotheses(source, target, members, weights)
+        best = best_hypothesis(T, sound, task.scores(T, is_inlier))
+        return Answer(task.refined(best), logits[0].float().sigmoid())
 
     def _descriptors(self, task: Task) -> Tensor | None:
-        """(1, n, 2 D) of the usable matches, for a network that sees them."""
-        given = task.problem.matched_descriptors()
+        """Return (1, n, 2 D) of the matches, for a network that sees them."""
         width = self.network.config.descriptor_width
-        rows = (given[0][task.usable], given[1][task.usable]) if given and width else None
-        usable = np.ones(len(task), dtype=bool)
-        described = as_descriptors(rows, usable, width)
-        return None if described is None else torch.from_numpy(described).to(task.source)[None]
+        if width == 0:
+            return None
+        given = task.matches.descriptors
+        if given is None or given.shape[-1] != 2 * width:
+            found = 0 if given is None else given.shape[-1] // 2
+            raise VBRegError(
+                f"this network sees descriptors of {width} columns, and the matches have {found}"
+            )
+        return given.to(task.source)
 
 
 @dataclass(frozen=True)
 class PointDSC(LocalMethod):
-    fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
+    """The method with its weights' fingerprint, so that cached poses are not mixed."""
+
+    fingerprint: str | None = None
 
 
 def open_(device: torch.device) -> Method:
-    return open_weights(device, str(pretrained.FOLDER / pretrained.PLAIN))
+    """Open PointDSC with the network that was trained as ours was."""
+    return open_weights(device, "plain")
 
 
 def open_weights(device: torch.device, path: str) -> Method:
-    network = pretrained.load_network(path).to(device)
-    return PointDSC(NeuralSpectralMatching(network), device, pretrained.fingerprint(path))
+    """Open PointDSC's search with the weights of a name or a file."""
+    network = pretrained.load_network(pretrained.weights_path(path)).to(device)
+    solve = NeuralSpectralMatching(network)
+    return PointDSC(solve, device, fingerprint=pretrained.fingerprint(path))

@@ -16,7 +16,6 @@ from vbreg.methods.common import (
     Answer,
     LocalMethod,
     Task,
-    consensus,
     is_inlier,
     undetermined,
 )
@@ -27,7 +26,7 @@ EDGE_TOLERANCE = 2.0  # in inlier thresholds
 
 
 def draw_triplets(n: int, count: int, generator: torch.Generator) -> Tensor:
-    """(count, 3) different indices below n, every triplet equally likely, on the CPU."""
+    """Draw (count, 3) different indices below n, every triplet equally likely, on the CPU."""
     first, second, third = (
         torch.randint(n - taken, (count,), generator=generator) for taken in range(3)
     )
@@ -38,12 +37,13 @@ def draw_triplets(n: int, count: int, generator: torch.Generator) -> Tensor:
 
 
 def same_edges(x: Tensor, y: Tensor) -> Tensor:
-    """(k,): whether all three edges of triangles x, y (k, 3, 3) may be the same."""
+    """Tell (k,) whether all three edges of triangles x, y (k, 3, 3) may be the same."""
     edges = [(p - p.roll(1, dims=1)).norm(dim=-1) for p in (x, y)]  # (k, 3) each
     return ((edges[0] - edges[1]).abs() <= EDGE_TOLERANCE).all(-1)
 
 
 def solve(task: Task) -> Answer:
+    """Find the pose with the most inliers among those of all triplets that may be right."""
     source, target = task.source[0], task.target[0]
     triplets = draw_triplets(len(task), SAMPLES, task.generator).to(source.device)
     triplets = triplets[same_edges(source[triplets], target[triplets])]  # (K, 3)
@@ -52,9 +52,10 @@ def solve(task: Task) -> Answer:
     x, y = source[triplets], target[triplets]  # (K, 3, 3)
     T, sound = procrustes(x, y, torch.ones_like(x[..., 0]))
     T, sound = T.unsqueeze(0), sound.unsqueeze(0)
-    score = consensus(T, task.source, task.target, is_inlier)
+    score = task.scores(T, is_inlier)
     return Answer(task.least_squares(best_hypothesis(T, sound, score)))
 
 
 def open_(device: torch.device) -> Method:
+    """Open RANSAC on a device."""
     return LocalMethod(solve, device)

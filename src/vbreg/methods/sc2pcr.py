@@ -9,16 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vbreg.compatibility import row_chunks, spatial_compatibility
-from vbreg.estimation import best_hypothesis, hypotheses, spectral_weights, take_members
-from vbreg.methods.common import (
-    Answer,
-    LocalMethod,
-    Task,
-    consensus,
-    is_inlier,
-    leading_eigenvector,
-)
+from vbreg.compatibility import row_chunks
+from vbreg.estimation import best_hypothesis, take_members
+from vbreg.methods.common import Answer, LocalMethod, Task, is_inlier, leading_eigenvector
 from vbreg.methods.interface import Method
 from vbreg.voting import HypotheticalInliers, VotingConfig, select_seeds
 
@@ -29,31 +22,36 @@ FIRST, SECOND = 30, 20  # k1 and k2: members after the first and the second stag
 SHARED_TOLERANCE = 0.5  # in inlier thresholds
 
 
-def second_order(source: Tensor, target: Tensor, seeds: Tensor) -> Tensor:
-    """(K, n): matches (n, 3) compatible with both the seed and the match, 0 where those two are
-    not; a match is compatible with itself."""
-    rows = spatial_compatibility(source[seeds], target[seeds], source, target)  # (K, n)
+def second_order(task: Task, seeds: Tensor) -> Tensor:
+    """Count (K, n) the matches that are compatible with both the seed and the match.
+
+    It is 0 where those two are not compatible; a match is compatible with itself.
+    """
+    source, target, compatibility = task.source[0], task.target[0], task.backend.compatibility
+    rows = compatibility(source[seeds], target[seeds], source, target)  # (K, n)
     bar = 1.0 - SHARED_TOLERANCE**2
     tight = (rows > bar).to(rows.dtype)
     shared = torch.empty_like(rows)
     for columns in row_chunks(len(source), len(source), maps=4):
-        block = spatial_compatibility(source[columns], target[columns], source, target)
+        block = compatibility(source[columns], target[columns], source, target)
         shared[:, columns] = tight @ (block > bar).to(block.dtype).T
     return shared * (rows > 0)
 
 
 def first_stage(task: Task, seeds: Tensor) -> HypotheticalInliers:
-    """The k1 matches with the largest second-order measure, the seed (K,) first."""
-    measure = second_order(task.source[0], task.target[0], seeds)
+    """Choose the k1 matches with the largest second-order measure, the seed (K,) first."""
+    measure = second_order(task, seeds)
     measure.scatter_(-1, seeds.unsqueeze(-1), torch.inf)
     top, index = measure.topk(min(FIRST, len(task)), dim=-1)
     return HypotheticalInliers(index.unsqueeze(0), (top > 0).unsqueeze(0))
 
 
 def second_stage(task: Task, members: HypotheticalInliers) -> HypotheticalInliers:
-    """Of them, the k2 that share most with the seed among the members alone."""
+    """Choose of them the k2 that share most with the seed among the members alone."""
     x, y = (take_members(p, members.indices) for p in (task.source, task.target))
-    hard = (spatial_compatibility(x, y, x, y) > 0) & members.valid.unsqueeze(-2)  # (1, K, k1, k1)
+    hard = (task.backend.compatibility(x, y, x, y) > 0) & members.valid.unsqueeze(
+        -2
+    )  # (1, K, k1, k1)
     hard = hard.to(x.dtype)
     measure = (hard[..., :1, :] @ hard.transpose(-1, -2)).squeeze(-2)  # (1, K, k1)
     measure[..., 0] = torch.inf
@@ -63,16 +61,19 @@ def second_stage(task: Task, members: HypotheticalInliers) -> HypotheticalInlier
 
 
 def solve(task: Task) -> Answer:
-    source, target, mask = task.source, task.target, task.mask
-    confidence = leading_eigenvector(source[0], target[0], diagonal=1.0)  # (n,)
-    seeds = select_seeds(confidence.unsqueeze(0), source, mask, SEEDS)
+    """Find the pose with the most inliers among those of all consensus sets."""
+    source, target, mask, backend = task.source, task.target, task.mask, task.backend
+    confidence = leading_eigenvector(task, diagonal=1.0)  # (n,)
+    suppressed = backend.suppressed(confidence.unsqueeze(0), source, mask, SEEDS.nms_radius)
+    seeds = select_seeds(confidence.unsqueeze(0), suppressed, mask, SEEDS)
     members = second_stage(task, first_stage(task, seeds.indices[0]))
     alike = torch.ones_like(source[..., :1])  # no features: compatibility is spatial alone
-    weights = spectral_weights(alike, source, target, members, sigma=1.0)
-    T, sound = hypotheses(source, target, members, weights)
-    best = best_hypothesis(T, sound, consensus(T, source, target, is_inlier))
+    weights = backend.spectral_weights(alike, source, target, members, sigma=1.0)
+    T, sound = backend.hypotheses(source, target, members, weights)
+    best = best_hypothesis(T, sound, task.scores(T, is_inlier))
     return Answer(task.refined(best), confidence)
 
 
 def open_(device: torch.device) -> Method:
+    """Open SC2-PCR on a device."""
     return LocalMethod(solve, device)

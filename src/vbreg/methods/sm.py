@@ -19,8 +19,9 @@ KEPT = 0.1  # of the matches
 
 
 def solve(task: Task) -> Answer:
+    """Fit a pose to the tenth of the matches with the largest eigenvector entries."""
     source, target, _ = task.exact()
-    confidence = leading_eigenvector(task.source[0], task.target[0], diagonal=0.0)  # (n,)
+    confidence = leading_eigenvector(task, diagonal=0.0)  # (n,)
     kept = max(3, int(KEPT * len(task)))
     order = confidence.argsort(descending=True, stable=True)
     weights = torch.zeros_like(confidence)
@@ -30,4 +31,5 @@ def solve(task: Task) -> Answer:
 
 
 def open_(device: torch.device) -> Method:
+    """Open spectral matching on a device."""
     return LocalMethod(solve, device)

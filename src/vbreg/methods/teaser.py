@@ -28,13 +28,13 @@ MAX_MEMBERS = 512  # of the clique, whose TIMs are all formed: 131,000
 
 
 def all_tims(points: Tensor) -> Tensor:
-    """(m (m - 1) / 2, 3): differences of each two of m points (m, 3)."""
+    """Return (m (m - 1) / 2, 3): differences of each two of m points (m, 3)."""
     i, j = torch.triu_indices(len(points), len(points), offset=1)
     return points[j] - points[i]
 
 
 def robust_rotation(a: Tensor, b: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """R (3, 3) with R a_k = b_k (k, 3) up to `bound`, and whether it is fixed.
+    """Find R (3, 3) with R a_k = b_k (k, 3) up to `bound`, and whether it is fixed.
 
     The truncated square is first made convex, then sharpened by the factor mu, with the weights of
     each stage in closed form.
@@ -60,7 +60,7 @@ def robust_rotation(a: Tensor, b: Tensor, bound: float) -> tuple[Tensor, Tensor]
 
 
 def robust_mean(values: Tensor, bound: float) -> Tensor:
-    """The x that minimises the sum over values (m,) of min((v - x)^2 / bound^2, 1).
+    """Find the x that minimises the sum over values (m,) of min((v - x)^2 / bound^2, 1).
 
     The set of values within the bound of x changes only at the ends of the intervals v +- bound, so
     one set from between each two of them is tried (adaptive voting).
@@ -80,6 +80,7 @@ def robust_mean(values: Tensor, bound: float) -> Tensor:
 
 
 def solve(task: Task) -> Answer:
+    """Find the largest clique of compatible matches, then rotation and translation from it."""
     pairs = compatible(task.source[0], task.target[0], within=2 * NOISE)
     members = torch.from_numpy(maximum_clique(pairs).members)
     if len(members) < 3:
@@ -94,4 +95,5 @@ def solve(task: Task) -> Answer:
 
 
 def open_(device: torch.device) -> Method:
+    """Open TEASER++ on a device."""
     return LocalMethod(solve, device)

@@ -11,6 +11,7 @@ from vbreg.methods.teaser import GNC_FACTOR, GNC_ROUNDS, GNC_SETTLED, NOISE
 
 
 def solve(task: Task) -> Answer:
+    """Ask the authors' solver, with the settings that ours has."""
     import teaserpp_python
 
     solver_type = teaserpp_python.RobustRegistrationSolver
@@ -32,4 +33,5 @@ def solve(task: Task) -> Answer:
 
 
 def open_(device: torch.device) -> Method:
-    return LocalMethod(solve, device)
+    """Open the authors' TEASER++."""
+    return LocalMethod(solve, device, external=True)

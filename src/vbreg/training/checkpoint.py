@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vbreg.backends.devices import has_fused_optimizer
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io.atomic import atomic_path
 from vbreg.network import VariationalNonLocalNetwork
@@ -24,7 +25,7 @@ MAY_MOVE = ("data.shards", "data.validation", "start_from")
 
 @dataclass
 class State:
-    """What a step changes."""
+    """What a step of training changes."""
 
     network: VariationalNonLocalNetwork
     averaged: VariationalNonLocalNetwork
@@ -37,6 +38,7 @@ class State:
 
     @classmethod
     def start(cls, config: TrainConfig, device: torch.device) -> State:
+        """Return the state before the first step."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             network = VariationalNonLocalNetwork(config.network)
@@ -53,11 +55,12 @@ class State:
             network.parameters(),
             lr=config.optimizer.learning_rate,
             weight_decay=config.optimizer.weight_decay,
-            fused=device.type == "cuda",
+            fused=has_fused_optimizer(device),
         )
         return cls(network, averaged, optimizer)
 
     def save(self, folder: Path, config: TrainConfig) -> None:
+        """Write the state into a folder."""
         content = {
             "version": VERSION,
             "config": to_dict(config),

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vbreg.datasets.matches import FPFH_WIDTH
+from vbreg.descriptors.fpfh import WIDTH as FPFH_WIDTH
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.losses import Objective
 from vbreg.network import NetworkConfig

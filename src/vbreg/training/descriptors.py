@@ -16,20 +16,22 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from vbreg.datasets.matches import MAX_MATCHES, MatchSet, coarse_fpfh
+from vbreg.datasets.matches import MAX_MATCHES, MatchSet
+from vbreg.matching import describe_points
+from vbreg.scale import Scale
 from vbreg.types import Float32, Int64
 
 
 @dataclass(frozen=True, eq=False)
 class FpfhSet(MatchSet):
-    """Matched by FPFH alone: point n of the source is `source_cloud[source_index[n]]`."""
+    """A set that FPFH alone matched: point n of the source is `source_cloud[source_index[n]]`."""
 
     source_cloud: Float32 = field(kw_only=True)  # (M, 3)
     source_index: Int64 = field(kw_only=True)  # (N,)
 
 
 def fpfh_sets(shard: Sequence[MatchSet]) -> list[FpfhSet]:
-    """The sets of a shard that FPFH alone matched, less the few whose whole source is not kept."""
+    """Choose the sets that FPFH alone matched, less the few whose whole source is not kept."""
     sets = list(shard)
     targets = {id(s.target_cloud): s.target_cloud for s in sets}
     chosen = [s for s in sets if s.matched_by_fpfh]
@@ -39,7 +41,7 @@ def fpfh_sets(shard: Sequence[MatchSet]) -> list[FpfhSet]:
 
 
 def _whole(source: Float32, targets: dict[int, Float32]) -> tuple[Float32, Int64] | None:
-    """The cloud in which `source` was described, and the rows of it that were kept."""
+    """Find the cloud in which `source` was described, and the rows of it that were kept."""
     if id(source) in targets or len(source) < MAX_MATCHES:
         return source, np.arange(len(source))
     for cloud in targets.values():
@@ -54,10 +56,10 @@ def _with_source(match_set: MatchSet, cloud: Float32, index: Int64) -> FpfhSet:
     return FpfhSet(**values, source_cloud=cloud, source_index=index)
 
 
-def clouds_of(sets: Iterable[MatchSet]) -> list[tuple[Float32, float]]:
-    """Every cloud behind the sets once, with its voxel size: half of the inlier threshold."""
+def clouds_of(sets: Iterable[MatchSet]) -> list[tuple[Float32, Scale]]:
+    """List every cloud behind the sets once, with its scale."""
     known = {
-        id(cloud): (cloud, s.inlier_threshold / 2)
+        id(cloud): (cloud, Scale.of_threshold(s.inlier_threshold))
         for s in map(_described, sets)
         for cloud in (s.source_cloud, s.target_cloud)
     }
@@ -65,26 +67,26 @@ def clouds_of(sets: Iterable[MatchSet]) -> list[tuple[Float32, float]]:
 
 
 class CloudDescriptors:
-    """FPFH of all clouds in one tensor on the device, in half precision: 66 bytes a point."""
+    """Holds FPFH of all clouds in one tensor on the device, in half precision: 66 bytes a point."""
 
-    def __init__(self, clouds: Iterable[tuple[Float32, float]], device: torch.device) -> None:
+    def __init__(self, clouds: Iterable[tuple[Float32, Scale]], device: torch.device) -> None:
         self.first: dict[int, int] = {}  # row of the table at which a cloud begins
         tables, size = [], 0
-        for cloud, voxel_size in clouds:
+        for cloud, scale in clouds:
             self.first[id(cloud)], size = size, size + len(cloud)
             points = torch.tensor(cloud, device=device)
-            tables.append(coarse_fpfh(points, voxel_size).half())
+            tables.append(describe_points(points, np.zeros(3), scale).descriptors.half())
         self.table = torch.cat(tables)  # (P, 33)
 
     def ends(self, match_set: MatchSet) -> Tensor:
-        """(N, 2): rows of the table for source and target of each match, on the CPU."""
+        """Return (N, 2): rows of the table for source and target of each match, on the CPU."""
         s = _described(match_set)
         source = self.first[id(s.source_cloud)] + s.source_index
         target = self.first[id(s.target_cloud)] + s.target_index
         return torch.from_numpy(np.stack([source, target], axis=-1))
 
     def of(self, match_set: MatchSet) -> tuple[Tensor, Tensor]:
-        """(N, 33) of source and of target, row by row with the matches."""
+        """Return (N, 33) of source and of target, row by row with the matches."""
         source, target = self.ends(match_set).to(self.table.device).unbind(-1)
         return self.table[source], self.table[target]
 

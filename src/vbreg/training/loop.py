@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vbreg.backends.devices import can_record, device_name
 from vbreg.datasets.matches import MatchSet
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.pretrained import read_header, save_network
-from vbreg.registration import device_name
 from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.checkpoint import State
+from vbreg.training.compiled import RecordedPasses
 from vbreg.training.config import OptimizerConfig, TrainConfig, to_dict
 from vbreg.training.descriptors import CloudDescriptors, clouds_of
-from vbreg.training.fused import Recorded
 from vbreg.training.journal import Journal
 from vbreg.training.passes import TERMS, TwoPasses
 from vbreg.training.validation import validate
@@ -88,19 +88,20 @@ class Run:
         self.config, self.workers, self.sampler, self.held_out = config, workers, sampler, held_out
         self.state = State.start(config, workers.device)
         passes = TwoPasses(config, self.state.network)
-        fast = config.compile and workers.device.type == "cuda"
-        self.accumulate = Recorded(passes, self.state.network) if fast else passes
+        fast = config.compile and can_record(workers.device)
+        self.accumulate = RecordedPasses(passes, self.state.network) if fast else passes
         self.generator = torch.Generator(workers.device)
         self.clock, self.warm = clock, False
 
     @property
     def progress(self) -> float:
-        """How much of the plan is done, from 0 to 1."""
+        """The share of the plan that is done, from 0 to 1."""
         if self.config.minutes is None:
             return self.state.step / self.config.steps
         return self.state.step_seconds / (60 * self.config.minutes)
 
     def until(self, stop: int | None, minutes: float | None, output: Path, notes: Journal) -> None:
+        """Take steps until the plan is done, a step is reached or the minutes are over."""
         state, config = self.state, self.config
         began, pairs, earlier = self.clock(), state.pairs, state.seconds
         end = began + 60 * minutes if minutes is not None else math.inf
@@ -127,7 +128,7 @@ class Run:
         return self.progress >= 1.0 or (stop is not None and self.state.step >= stop)
 
     def _timed_step(self) -> dict[str, Tensor]:
-        """A step on the clock of the plan; the first of a process compiles and is off it."""
+        """Take a step on the clock of the plan; the first of a process compiles and is off it."""
         began = self.clock()
         terms = self.step()
         seconds = self.clock() - began if self.warm else 0.0
@@ -138,7 +139,7 @@ class Run:
         return terms
 
     def step(self) -> dict[str, Tensor]:
-        """All micro-batches of one step -> its loss terms, as means over them."""
+        """Take one step over all its micro-batches -> its loss terms, as means over them."""
         state, config = self.state, self.config
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
@@ -172,7 +173,7 @@ class Run:
             state.skipped += 1
 
     def save(self, output: Path) -> None:
-        """A checkpoint to go on from and the weights as they are by now."""
+        """Write a checkpoint to go on from and the weights as they are by now."""
         state = self.state
         state.save(output, self.config)
         about = {
@@ -205,12 +206,12 @@ class Run:
 
 @torch.no_grad()
 def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
-    """Exponential moving average; a `decay` that grows from small lets early weights go."""
+    """Move averaged weights towards the current ones by 1 - decay."""
     torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
 
 
 def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:
-    """Linear warm-up, then down to `final` of the start along a cosine or an exponential."""
+    """Return the learning rate: a linear warm-up, then down to `final` along the curve chosen."""
     warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
     progress = min(1.0, progress)
     curves: dict[str, Callable[[], float]] = {
@@ -223,5 +224,5 @@ def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:
 
 
 def _seed(run: int, step: int, micro_batch: int) -> int:
-    """A seed of its own for every micro-batch of every step."""
+    """Return a seed of its own for every micro-batch of every step."""
     return int(np.random.SeedSequence([run, step, micro_batch]).generate_state(1, np.uint64)[0])

@@ -16,10 +16,12 @@ from vbreg.training.descriptors import CloudDescriptors
 from vbreg.voting import VotingConfig
 
 ROTATION, TRANSLATION = 15.0, 3.0  # a success: degrees, and inlier thresholds (30 cm at 10 cm)
-MOST = 96  # sets that are looked at, spread evenly over those given
+MAX_SETS = 96  # sets that are looked at, spread evenly over those given
 
 
 class Validation(NamedTuple):
+    """How good a network is on match sets that it was not trained on."""
+
     recall: float  # share of sets whose pose is right
     inlier_precision: float  # of confidence > 1/2, mean over sets, as the next two
     inlier_recall: float
@@ -32,9 +34,10 @@ def validate(
     descriptors: CloudDescriptors | None = None,
     voting: VotingConfig | None = None,
 ) -> Validation:
+    """Register match sets with the network, and judge poses and inlier labels."""
     model = VBReg(network, voting=voting)
     rows = []
-    for k in np.unique(np.linspace(0, len(sets) - 1, min(MOST, len(sets))).round().astype(int)):
+    for k in np.unique(np.linspace(0, len(sets) - 1, min(MAX_SETS, len(sets))).round().astype(int)):
         match_set = sets[k]
         result = model.estimate(
             match_set.source,

@@ -12,42 +12,47 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from vbreg.backends import devices
+
 
 @dataclass(frozen=True)
 class Workers:
+    """The processes of a training run, as one of them sees them."""
+
     rank: int
     count: int
     device: torch.device
 
     @property
     def is_first(self) -> bool:
+        """Whether this is the process that writes."""
         return self.rank == 0
 
     def share(self, items: int) -> range:
-        """Which of `items` are this worker's."""
+        """Return which of `items` are this worker's."""
         return range(self.rank, items, self.count)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum of the workers' tensors, in place."""
+        """Sum the workers' tensors, in place."""
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def any(self, condition: bool) -> bool:
-        """Whether it holds for some worker: clocks differ, and all must stop at the same step."""
+        """Tell whether it holds for some worker: clocks differ, and all must stop together."""
         if self.count == 1:
             return condition
         return bool(self.add_up(torch.tensor(float(condition), device=self.device)) > 0)
 
     def of_first(self, value: float) -> float:
-        """The first worker's value, on all of them: what follows from a clock must be the same."""
+        """Return the first worker's value, on all: what follows from a clock must be the same."""
         if self.count == 1:
             return value
         shared = torch.tensor(value if self.is_first else 0.0, dtype=torch.float64)
         return float(self.add_up(shared.to(self.device)))
 
     def add_up_gradients(self, module: nn.Module) -> None:
-        """One transfer for all gradients; a parameter without one counts as zero."""
+        """Sum all gradients in one transfer; a parameter without one counts as zero."""
         if self.count == 1:
             return
         parameters = list(module.parameters())
@@ -60,7 +65,7 @@ class Workers:
 
 @contextmanager
 def joined(device: str | torch.device) -> Iterator[Workers]:
-    """The workers that torchrun started, or just this process."""
+    """Join the workers that torchrun started, or be the only one."""
     count, rank = (
         int(os.environ.get(key, value)) for key, value in (("WORLD_SIZE", 1), ("RANK", 0))
     )
@@ -68,13 +73,11 @@ def joined(device: str | torch.device) -> Iterator[Workers]:
     if count == 1:
         yield Workers(0, 1, chosen)
         return
-    if chosen.type == "cuda":
-        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
-        torch.cuda.set_device(chosen)
+    chosen, talk = devices.of_process(chosen, int(os.environ.get("LOCAL_RANK", rank)))
     # If it were loaded later, its default arguments would keep the group's threads alive beyond the
     # group, and a process that ends soon after a sum would now and then abort.
     import_module("torch.distributed.nn")
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    dist.init_process_group(talk)
     try:
         yield Workers(rank, count, chosen)
     finally:

@@ -12,8 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vbreg.backends.triton.beta import beta_of
+
 BLOCK = 1024  # correspondences looked at together
-THINNEST = 1e-10  # extent across a line of matches over that along it: below, rounding is all of it
+MIN_EXTENT = (
+    1e-10  # extent across a line of matches over that along it: below, rounding is all of it
+)
 SUPPRESSED_ROWS, SUPPRESSED_COLUMNS = 32, 128  # of a tile
 
 
@@ -359,9 +363,7 @@ def _spectral(
         source += (x[:, None] - x[None, :]) * (x[:, None] - x[None, :])
         y = tl.load(points + (axis + 3) * N + row, mask=inside, other=0.0)
         target += (y[:, None] - y[None, :]) * (y[:, None] - y[None, :])
-    difference = tl.sqrt(source) - tl.sqrt(target)
-    beta = tl.maximum(1.0 - difference * difference, 0.0)
-    M = tl.minimum(tl.maximum(alike, 0.0), 1.0) * beta
+    M = tl.minimum(tl.maximum(alike, 0.0), 1.0) * beta_of(source, target)
     pairs = there[:, None] & there[None, :] & (slot[:, None] != slot[None, :])
     M = tl.where(pairs, M, 0.0)
     w = there.to(tl.float32)
@@ -374,7 +376,7 @@ def _spectral(
 
 
 def crowd_weights(points: Tensor, mask: Tensor) -> Tensor:
-    """(B, N) float32 of points (B, 6, N) and mask (B, N)."""
+    """Return the weights (B, N) float32 of points (B, 6, N) and mask (B, N)."""
     B, N = mask.shape
     out = torch.empty(B, N, dtype=torch.float32, device=mask.device)
     _crowd[(B, triton.cdiv(N, SUPPRESSED_ROWS))](
@@ -387,7 +389,7 @@ def crowd_weights(points: Tensor, mask: Tensor) -> Tensor:
 def spectral_weights(
     features: Tensor, points: Tensor, members: Tensor, valid: Tensor, sigma: Tensor, rounds: int
 ) -> Tensor:
-    """(B, K, kappa), of features (B, N, d) with rows of length 1, d a power of two from 16 on."""
+    """Return (B, K, kappa) of features (B, N, d) with rows of length 1, d a power of two >= 16."""
     B, K, kappa = members.shape
     out = torch.empty(B, K, kappa, dtype=torch.float32, device=members.device)
     _spectral[(B * K,)](
@@ -399,9 +401,10 @@ def spectral_weights(
 
 
 def suppressed(confidence: Tensor, points: Tensor, radius: float) -> Tensor:
-    """(B, N) bool: whether a more confident correspondence has its source within the radius.
+    """Tell (B, N) whether a more confident correspondence has its source within the radius.
 
-    confidence (B, N), -inf for padding; points (B, 6, N) of `attention.coordinates`."""
+    confidence (B, N), -inf for padding; points (B, 6, N) of `beta.coordinates`.
+    """
     B, N = confidence.shape
     out = torch.empty(B, N, dtype=torch.uint8, device=confidence.device)
     _suppress[(B, triton.cdiv(N, SUPPRESSED_ROWS))](
@@ -412,7 +415,7 @@ def suppressed(confidence: Tensor, points: Tensor, radius: float) -> Tensor:
 
 
 def fit(points: Tensor, members: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """points (B, 6, N), members and weights (B, K, kappa) -> T (B, K, 4, 4), sound (B, K)."""
+    """Fit T (B, K, 4, 4), sound (B, K), to points (B, 6, N), members and weights (B, K, kappa)."""
     B, K, kappa = members.shape
     T = torch.empty(B, K, 4, 4, dtype=points.dtype, device=points.device)
     sound = torch.empty(B, K, dtype=torch.uint8, device=points.device)
@@ -424,7 +427,7 @@ def fit(points: Tensor, members: Tensor, weights: Tensor) -> tuple[Tensor, Tenso
 
 
 def score(T: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-    """T (B, K, 4, 4), points (B, 6, N), weights (B, N) -> (B, K)."""
+    """Score poses T (B, K, 4, 4) on points (B, 6, N) with weights (B, N) -> (B, K)."""
     B, K = T.shape[:2]
     out = torch.empty(B, K, dtype=torch.float32, device=T.device)
     _score[(B * K,)](
@@ -437,11 +440,11 @@ def score(T: Tensor, points: Tensor, weights: Tensor) -> Tensor:
 def refine(
     T: Tensor, determined: Tensor, points: Tensor, mask: Tensor, rounds: int, settled: float
 ) -> tuple[Tensor, Tensor]:
-    """T (B, 4, 4) float64 and determined (B,) after refinement; points (B, 6, N) float64."""
+    """Refine T (B, 4, 4) float64 and determined (B,) on points (B, 6, N) float64."""
     B = len(T)
     T, fixed = T.clone(), determined.to(torch.uint8)
     _refine[(B,)](
         points, mask.contiguous().view(torch.uint8), T, fixed, points.shape[-1], rounds, settled,
-        THINNEST, BLOCK=BLOCK // 2, num_warps=8,
+        MIN_EXTENT, BLOCK=BLOCK // 2, num_warps=8,
     )  # fmt: skip
     return T, fixed.view(torch.bool)

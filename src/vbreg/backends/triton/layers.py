@@ -17,13 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vbreg import kernels
-
 ROWS, COLUMNS, STEP = 64, 64, 64  # of a tile of the products; STEP of their inner dimension
 WARPS, STAGES = 4, 3  # of a program
 NORMED_ROWS, NORMED_COLUMNS = 64, 64  # of a layer with normalisation
 TILES = 32  # whose sums are put together at once
-WIDEST = 128  # channels of a layer with normalisation, all of which a program holds
+MAX_WIDTH = 128  # channels of a layer with normalisation, all of which a program holds
 
 
 @triton.jit
@@ -75,7 +73,7 @@ def _affine(
 
 
 class Affine(NamedTuple):
-    """The same layer of G branches."""
+    """The same linear layer of G branches."""
 
     weight: Tensor  # (G, width in, width out)
     bias: Tensor  # (G, width out) float32
@@ -83,8 +81,10 @@ class Affine(NamedTuple):
     def __call__(
         self, first: Tensor, second: Tensor | None = None, *, relu: bool = False
     ) -> Tensor:
-        """Of [first, second] in the precision of the weights: first (G, M, width), second the same
-        or (M, width) for all branches."""
+        """Return the layer of [first, second], in the precision of the weights.
+
+        first (G, M, width), second the same or (M, width) for all branches.
+        """
         G, M, K = first.shape
         extra = 0 if second is None else second.shape[-1]
         width = self.weight.shape[-1]
@@ -167,10 +167,11 @@ def _gate(
 def gated(
     x: Tensor, state: Tensor, low: Tensor, of_input: Affine, of_state: Affine
 ) -> tuple[Tensor, Tensor]:
-    """The next state (G, M, H) float32, and the same as it goes into products.
+    """Return the next state (G, M, H) float32, and the same as it goes into products.
 
     x (G, M, X) and `low`, which is the state, are in the precision of the weights. The two layers
-    give what goes into reset, keep and new, side by side."""
+    give what goes into reset, keep and new, side by side.
+    """
     G, M, H = state.shape
     out, lowered = torch.empty_like(state), torch.empty_like(low)
     _gate[(triton.cdiv(H, COLUMNS), triton.cdiv(M, ROWS), G)](
@@ -248,8 +249,8 @@ def _normed(
 
 
 def supports(*widths: int) -> bool:
-    """Whether `normed_mlp` takes layers of these widths."""
-    return max(widths) <= WIDEST
+    """Tell whether `normed_mlp` takes layers of these widths."""
+    return max(widths) <= MAX_WIDTH
 
 
 def normed_mlp(
@@ -258,11 +259,14 @@ def normed_mlp(
     linears: Iterable[Any],
     norms: Iterable[Any],
     residual: Tensor | None = None,
+    *,
+    rounding: bool = False,
 ) -> Tensor:
-    """x (B, N, C) float32 through linear layers with normalisation over the rows of mask (B, N)
-    and ReLU between them, added to a residual.
+    """Put x (B, N, C) float32 through linear layers and add a residual.
 
-    Layers have weight (out, in) and bias, normalisations scale and shift."""
+    Between them are a normalisation over the rows of mask (B, N) and a ReLU. Layers have weight
+    (out, in) and bias, normalisations scale and shift.
+    """
     B, N, _ = x.shape
     T = triton.cdiv(N, NORMED_ROWS)
     x = x.contiguous()
@@ -280,7 +284,7 @@ def normed_mlp(
             N, T, C=C, WIDTH=max(16, triton.next_power_of_2(C)), OUT=width, NORMED=step > 0,
             COUNTED=not last, RESIDUAL=added is not None, MASKED=mask is not None,
             ROWS=NORMED_ROWS, COLUMNS=NORMED_COLUMNS, TILES=TILES, num_warps=4,
-            PRECISION="tf32" if kernels.rounding() and step > 0 else "tf32x3",
+            PRECISION="tf32" if rounding and step > 0 else "tf32x3",
         )  # fmt: skip
         x, parts = out, counted
         if not last:

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from vbreg.network import BranchState, BranchStep, LatentBranch, NormedMLP
+from vbreg.recording import Recorder
 from vbreg.training.batches import Batch
 
 Branch = Callable[[BranchState, Tensor, Tensor | None, Tensor | None], BranchStep]
 
 
 def compile_parts(network: torch.nn.Module) -> None:
-    """In place; parameters and their names stay as they are."""
+    """Compile parts of a network in place; parameters and their names stay as they are."""
     for module in network.modules():
         if isinstance(module, LatentBranch):
             module.forward = _on_rows(module.forward)  # type: ignore[method-assign, assignment]
@@ -48,14 +49,14 @@ def _on_rows(forward: Branch) -> Branch:
 Accumulate = Callable[[Batch, torch.Generator], Tensor]
 
 
-class Recorded:
+class RecordedPasses:
     """`accumulate`, recorded once for every shape of batch and then replayed by the GPU alone."""
 
     def __init__(self, accumulate: Accumulate, network: torch.nn.Module) -> None:
         self.accumulate = accumulate
         self.parameters = list(network.parameters())
         self.recordings: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
-        self.pool = torch.cuda.graph_pool_handle()  # one memory for all: they never run together
+        self.recorder = Recorder(self.parameters[0].device)
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Tensor:
         shape = batch.labels.shape
@@ -70,23 +71,14 @@ class Recorded:
     def _record(
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
-        """Gradients so far and the generator are put back to where they were."""
+        """Record; gradients so far and the generator are put back to where they were."""
         inputs = Batch(*(tensor.clone() for tensor in batch.tensors()))
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad.clone() for p in self.parameters if p.grad is not None]
         state = generator.get_state()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # compile, and let libraries set themselves up
-                self.accumulate(inputs, generator)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, pool=self.pool):
-            terms = self.accumulate(inputs, generator)
+        graph, terms = self.recorder.record(lambda: self.accumulate(inputs, generator), generator)
         generator.set_state(state)
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             assert parameter.grad is not None

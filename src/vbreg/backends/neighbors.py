@@ -1,7 +1,7 @@
 """Nearest neighbours within a radius: a k-d tree on the CPU, a sorted voxel grid elsewhere.
 
-Both backends give the same answer. The grid is plain torch, so it also runs on CPU tensors, where
-the tree checks it.
+Both give the same answer. The grid is plain torch, so it also runs on CPU tensors, where the tree
+checks it; there the tree is several times quicker (`benchmarks/backends.py`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from vbreg.backends.devices import is_cpu
 from vbreg.errors import VBRegError
+from vbreg.inputs import check_points, positive_number
 
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
-_PAIRS_PER_CHUNK = 2**22  # candidate pairs the grid holds at a time: some 300 MB
-_MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
+MAX_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
+MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
 def radius_knn(
     points: Tensor, queries: Tensor | None, radius: float, max_neighbors: int
 ) -> Neighbors:
-    """The `max_neighbors` nearest of `points` (N, 3) within `radius` of each query, nearest first.
+    """Find the `max_neighbors` nearest of `points` (N, 3) within `radius` of each query.
 
     queries (M, 3), or None for the points themselves (each then finds itself at distance 0).
-    -> index (M, k) int64, distance2 (M, k), valid (M, k) bool, where k = min(max_neighbors, N).
+    Nearest first -> index (M, k) int64, distance2 (M, k), valid (M, k) bool, where
+    k = min(max_neighbors, N).
     A slot without a neighbour holds index 0, distance2 inf and valid False.
     """
     check_points("points", points)
@@ -35,7 +38,7 @@ def radius_knn(
         queries = points
     else:
         check_points("queries", queries)
-    check_positive("radius", radius)
+    positive_number(radius, "radius")
     if max_neighbors < 1:
         raise VBRegError(f"max_neighbors is {max_neighbors}: give at least 1")
     if queries.device != points.device:
@@ -45,12 +48,12 @@ def radius_knn(
     k = min(max_neighbors, len(points))
     if k == 0 or len(queries) == 0:
         return _no_neighbors(queries, k)
-    backend = tree_radius_knn if points.device.type == "cpu" else grid_radius_knn
-    return backend(points, queries, radius, k)
+    search = tree_radius_knn if is_cpu(points.device) else grid_radius_knn
+    return search(points, queries, radius, k)
 
 
 def tree_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
-    """`radius_knn` for k <= N by scipy's k-d tree. CPU tensors only."""
+    """Compute `radius_knn` for k <= N by scipy's k-d tree, of CPU tensors only."""
     tree = cKDTree(points.detach().numpy())
     distance, index = tree.query(
         queries.detach().numpy(),
@@ -64,7 +67,7 @@ def tree_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> N
 
 
 def grid_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
-    """`radius_knn` for k <= N by a voxel grid in plain torch. Ties go to the lowest index."""
+    """Compute `radius_knn` for k <= N by a voxel grid in torch; ties go to the lowest index."""
     first, last, order = _candidate_runs(points, queries, radius)
     index, distance2, valid = _no_neighbors(queries, k)
     for chunk in _chunks((last - first).sum(1)):
@@ -86,23 +89,6 @@ def grid_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> N
     return index, distance2, valid
 
 
-def check_points(name: str, points: Tensor) -> None:
-    """Raise unless `points` is a finite float32 or float64 tensor (N, 3)."""
-    if points.ndim != 2 or points.shape[1] != 3:
-        raise VBRegError(f"{name} has shape {tuple(points.shape)}: expected (N, 3)")
-    if points.dtype not in (torch.float32, torch.float64):
-        raise VBRegError(f"{name} is {points.dtype}: convert it to float32 or float64")
-    if not bool(torch.isfinite(points).all()):
-        bad = int((~torch.isfinite(points)).any(1).sum())
-        raise VBRegError(f"{name} holds {bad} points with NaN or infinity: drop them first")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise unless `value` is a finite number above zero."""
-    if not (math.isfinite(value) and value > 0):
-        raise VBRegError(f"{name} is {value}: expected a finite length above 0")
-
-
 def _no_neighbors(queries: Tensor, k: int) -> Neighbors:
     shape = (len(queries), k)
     return (
@@ -115,13 +101,13 @@ def _no_neighbors(queries: Tensor, k: int) -> Neighbors:
 def _candidate_runs(
     points: Tensor, queries: Tensor, radius: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where each query's candidates lie in the points sorted by cell.
+    """Tell where each query's candidates lie in the points sorted by cell.
 
     -> first, last (M, 9): nine half-open runs of `order` (N,), the points' indices by cell.
     """
     low, high = points.amin(0), points.amax(0)  # (3,)
     # A little wider than the radius, so that rounding cannot put a neighbour two cells away.
-    size = max(1.001 * radius, float((high - low).amax()) / _MAX_CELLS)
+    size = max(1.001 * radius, float((high - low).amax()) / MAX_CELLS)
     count = ((high - low) / size).floor() + 1  # (3,)
     width = count.long() + 4  # two empty cells on each side: the border of the clamped queries
     stride = torch.stack([width[1] * width[2], width[2], torch.ones_like(width[2])])
@@ -140,7 +126,7 @@ def _candidate_runs(
 
 
 def _expand_runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Runs (m, 9) -> (pairs,) the row of each pair and its position within the sorted points."""
+    """List the pairs of runs (m, 9): the row of each, and its place within the sorted points."""
     length = (last - first).reshape(-1)
     end = length.cumsum(0)
     run = torch.repeat_interleave(length)  # (pairs,)
@@ -149,11 +135,11 @@ def _expand_runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunks(pairs: Tensor) -> Iterator[slice]:
-    """Consecutive slices of the queries whose candidate pairs (M,) sum to at most the limit."""
+    """Cut the queries into slices whose candidate pairs (M,) sum to at most the limit."""
     end = pairs.cumsum(0)
     begin, done = 0, 0
     while begin < len(pairs):
-        stop = int(torch.searchsorted(end, done + _PAIRS_PER_CHUNK, right=True))
+        stop = int(torch.searchsorted(end, done + MAX_PAIRS, right=True))
         stop = max(stop, begin + 1)
         yield slice(begin, stop)
         begin, done = stop, int(end[stop - 1])

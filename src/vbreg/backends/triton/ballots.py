@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vbreg.backends.triton.beta import beta_of
+
 WARPS = 8  # of a program, at most
 HALVINGS = 32  # of the interval from 0 to the highest score: to the last bit
 
@@ -60,9 +62,8 @@ def _elect(
         d = tl.load(points + (axis + 3) * N + rows, mask=inside, other=0.0)
         d -= tl.load(points + (axis + 3) * N + seed)
         target += d * d
-    difference = tl.sqrt(source) - tl.sqrt(target)
     real = tl.load(mask + problem * N + rows, mask=inside, other=0) != 0
-    beta = tl.where(real & (rows != seed), tl.maximum(1.0 - difference * difference, 0.0), 0.0)
+    beta = tl.where(real & (rows != seed), beta_of(source, target), 0.0)
     steepness = tl.load(sigma)
     steepness = 1.0 / (steepness * steepness)
     count = tl.zeros([SIZE], dtype=tl.int32)
@@ -96,10 +97,11 @@ def elect(
     cosine: Tensor, points: Tensor, mask: Tensor, seeds: Tensor, sigma: Tensor, ranks: Tensor,
     set_size: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Members and whether they are there, (B, K, set_size), the seed first.
+    """Return members and whether they are there, (B, K, set_size), the seed first.
 
     cosine (L, B, K, N) between features of the seeds and of all, the first voter first; points
-    (B, 6, N); mask (B, N); seeds (B, K); ranks (L + 1, L + 1) of `voting.wilson_ranks`."""
+    (B, 6, N); mask (B, N); seeds (B, K); ranks (L + 1, L + 1) of `voting.wilson_ranks`.
+    """
     L, B, K, N = cosine.shape
     members = torch.zeros(B, K, set_size, dtype=torch.long, device=seeds.device)
     valid = torch.zeros(B, K, set_size, dtype=torch.uint8, device=seeds.device)

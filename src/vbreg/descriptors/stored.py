@@ -27,13 +27,17 @@ from numpy.typing import NDArray
 from vbreg.errors import FileFormatError
 from vbreg.types import Float32, Float64
 
-_POINTS = ("xyz", "points", "pcd")  # PointDSC keeps the described points in xyz, the scan in points
-_FEATURES = ("features", "feature", "feats", "descriptors")
+POINT_NAMES = (
+    "xyz",
+    "points",
+    "pcd",
+)  # PointDSC keeps the described points in xyz, the scan in points
+FEATURE_NAMES = ("features", "feature", "feats", "descriptors")
 
 
 @dataclass(frozen=True, eq=False)
-class Described:
-    """Points and one descriptor for each."""
+class StoredCloud:
+    """Points from a file, and one descriptor for each."""
 
     points: Float64  # (N, 3)
     features: Float32  # (N, D)
@@ -42,16 +46,16 @@ class Described:
         return len(self.points)
 
 
-def read_descriptors(path: str | Path) -> Described:
-    """One described cloud from an `.npz`, `.npy` or `.pth` file."""
+def read_descriptors(path: str | Path) -> StoredCloud:
+    """Read one described cloud from an `.npz`, `.npy` or `.pth` file."""
     path = Path(path)
     held = read_arrays(path)
-    features = next((held[name] for name in _FEATURES if name in held), None)
-    candidates = [held[name] for name in _POINTS if name in held]
+    features = next((held[name] for name in FEATURE_NAMES if name in held), None)
+    candidates = [held[name] for name in POINT_NAMES if name in held]
     if features is None or not candidates:
         raise FileFormatError(
-            f"{path}: expected points ({', '.join(_POINTS)}) and features "
-            f"({', '.join(_FEATURES)}), but the file holds {_names(held)}{_pair_hint(held)}"
+            f"{path}: expected points ({', '.join(POINT_NAMES)}) and features "
+            f"({', '.join(FEATURE_NAMES)}), but the file holds {_names(held)}{_pair_hint(held)}"
         )
     # The scan itself may lie beside the described points: the lengths tell them apart.
     fitting = [points for points in candidates if points.shape[:1] == features.shape[:1]]
@@ -59,16 +63,16 @@ def read_descriptors(path: str | Path) -> Described:
     return _described(path, points, features)
 
 
-def read_described_pair(path: str | Path) -> tuple[Described, Described]:
-    """Source and target from one pair file: PointDSC's KITTI `.npz` or Predator's `.pth`."""
+def read_described_pair(path: str | Path) -> tuple[StoredCloud, StoredCloud]:
+    """Read source and target from one pair file: PointDSC's KITTI `.npz` or Predator's `.pth`."""
     path = Path(path)
     return described_pair(path, read_arrays(path))
 
 
 def described_pair(
     path: str | Path, held: Mapping[str, NDArray[Any]]
-) -> tuple[Described, Described]:
-    """Source and target among the arrays that `read_arrays` gave for a pair file."""
+) -> tuple[StoredCloud, StoredCloud]:
+    """Find source and target among the arrays that `read_arrays` gave for a pair file."""
     path = Path(path)
     if {"xyz0", "xyz1", "features0", "features1"} <= held.keys():
         return (
@@ -83,8 +87,8 @@ def described_pair(
                 f"{path}: len_src is {cut}, expected 0 to {len(both)}, the points in pcd"
             )
         return (
-            Described(both.points[:cut], both.features[:cut]),
-            Described(both.points[cut:], both.features[cut:]),
+            StoredCloud(both.points[:cut], both.features[:cut]),
+            StoredCloud(both.points[cut:], both.features[cut:]),
         )
     raise FileFormatError(
         f"{path}: expected xyz0, xyz1, features0, features1 or pcd, feats, len_src, but the file "
@@ -93,7 +97,7 @@ def described_pair(
 
 
 def read_arrays(path: str | Path) -> Mapping[str, NDArray[Any]]:
-    """The named numeric arrays of an `.npz`, `.npy` or `.pth`; a lone array is called `points`."""
+    """Read the numeric arrays of an `.npz`, `.npy` or `.pth` by name; a lone one is `points`."""
     path = Path(path)
     readers = {".npz": _read_npz, ".npy": _read_npy, ".pth": _read_pth, ".pt": _read_pth}
     reader = readers.get(path.suffix.lower())
@@ -144,7 +148,7 @@ def _read_pth(path: Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _numpy_allowed() -> contextlib.AbstractContextManager[Any]:
-    """Lets the weights-only unpickler build numeric arrays, under numpy's old and new names."""
+    """Let the weights-only unpickler build numeric arrays, under numpy's old and new names."""
     if not hasattr(torch.serialization, "safe_globals"):  # torch < 2.5 reads tensors only
         return contextlib.nullcontext()
     rebuild = np.zeros(1).__reduce__()[0]
@@ -164,7 +168,7 @@ def _numeric(value: Any) -> NDArray[Any]:
     return np.asarray(value.detach().numpy() if isinstance(value, torch.Tensor) else value)
 
 
-def _described(path: Path, points: NDArray[Any], features: NDArray[Any]) -> Described:
+def _described(path: Path, points: NDArray[Any], features: NDArray[Any]) -> StoredCloud:
     for name, array in (("points", points), ("features", features)):
         if array.dtype.kind not in "fiu":
             raise FileFormatError(f"{path}: {name} are {array.dtype}, expected numbers")
@@ -175,7 +179,7 @@ def _described(path: Path, points: NDArray[Any], features: NDArray[Any]) -> Desc
             f"{path}: features have shape {features.shape}, expected ({len(points)}, D): "
             "one row per point"
         )
-    return Described(points.astype(np.float64), features.astype(np.float32))
+    return StoredCloud(points.astype(np.float64), features.astype(np.float32))
 
 
 def _names(held: Mapping[str, NDArray[Any]]) -> str:

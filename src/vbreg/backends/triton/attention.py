@@ -1,8 +1,8 @@
-"""The attention of Eq. 1 without an N x N map: beta is computed from coordinates, tile by tile.
+"""The attention of Eq. 1 without an N x N map: beta comes from coordinates, tile by tile.
 
 softmax_j(beta_ij Q_i.K_j / sqrt(d)) V_j with the running maximum and sum of each row, and its
-gradient from what the rows' sums were. Computes what `compatibility.attention_rows(...) @ value`
-does. Shapes: B problems, N correspondences, d channels, a power of two from 16 on.
+gradient from what the rows' sums were. Computes what `compatibility.spatial_attention` does.
+Shapes: B problems, N correspondences, d channels, a power of two from 16 on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vbreg import kernels
+from vbreg.backends.triton.beta import beta_of
 
 LOG2_E = math.log2(math.e)
 
@@ -29,9 +29,9 @@ class Tile(NamedTuple):
 
 
 FORWARD, BACKWARD, WARPS = Tile(64, 32, 3), Tile(64, 64, 2), 4
-MOST_PARTS = 8  # that the columns of a row are looked at in
+MAX_PARTS = 8  # that the columns of a row are looked at in
 JOINED = 8  # rows that a program puts together
-WIDEST = 128  # channels whose tiles fit into the memory of a multiprocessor
+MAX_WIDTH = 128  # channels whose tiles fit into the memory of a multiprocessor
 
 
 @triton.jit
@@ -54,8 +54,7 @@ def _compatibility(points, rows, columns, N):
         target += _square(
             tl.load(y + rows, mask=a, other=0.0), tl.load(y + columns, mask=b, other=0.0)
         )
-    difference = tl.sqrt(source) - tl.sqrt(target)
-    return tl.maximum(1.0 - difference * difference, 0.0)
+    return beta_of(source, target)
 
 
 @triton.jit
@@ -219,14 +218,21 @@ def _backward_rows(
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
+        context: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        points: Tensor,
+        mask: Tensor | None,
+        rounding: bool,
     ) -> Tensor:
+        context.rounding = rounding
         kind = value.dtype
-        if kernels.rounding() and kind in (torch.float32, torch.float16):
+        if rounding and kind in (torch.float32, torch.float16):
             kind = torch.float32  # half has as many bits as TF32, at twice the pace
             query, key, value = (x.half() for x in (query, key, value))
         query, key, value = (x.contiguous() for x in (query, key, value))
-        out, log_sum = _forward_in_parts(query, key, value, points, mask, kind)
+        out, log_sum = _forward_in_parts(query, key, value, points, mask, kind, rounding)
         context.save_for_backward(query, key, value, points, mask, out, log_sum)
         return out
 
@@ -243,9 +249,9 @@ class _Attention(torch.autograd.Function):
         rows = triton.cdiv(query.shape[1], BACKWARD.rows)
         inputs = query, key, value, points, mask
         both = (grad_key, grad_value)
-        _launch(_backward_columns, BACKWARD, (columns,), inputs, (*given, *both))
-        _launch(_backward_rows, BACKWARD, (rows,), inputs, (*given, grad_query))
-        return grad_query, grad_key, grad_value, None, None
+        _launch(_backward_columns, BACKWARD, (columns,), inputs, (*given, *both), context.rounding)
+        _launch(_backward_rows, BACKWARD, (rows,), inputs, (*given, grad_query), context.rounding)
+        return grad_query, grad_key, grad_value, None, None, None
 
 
 def _forward_in_parts(
@@ -255,8 +261,9 @@ def _forward_in_parts(
     points: Tensor,
     mask: Tensor | None,
     kind: torch.dtype,
+    rounding: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the rows' sums; columns in as many parts as keep the whole GPU busy."""
+    """Return attention and the rows' sums; columns in as many parts as keep the GPU busy."""
     B, N, D = value.shape
     tiles, rows = triton.cdiv(N, FORWARD.columns), triton.cdiv(N, FORWARD.rows)
     span = triton.cdiv(tiles, parts_of(B * rows, tiles, value.device)) * FORWARD.columns
@@ -264,7 +271,7 @@ def _forward_in_parts(
     outs = value.new_empty(P, B, N, D, dtype=kind if P == 1 else torch.float32)
     logs = value.new_empty(P, B, N, dtype=torch.float32)
     inputs = query, key, value, points, mask
-    _launch(_forward, FORWARD, (rows, P), inputs, (outs, logs), (span,))
+    _launch(_forward, FORWARD, (rows, P), inputs, (outs, logs), rounding, (span,))
     if P == 1:
         return outs[0], logs[0]
     out, log_sum = outs.new_empty(B, N, D, dtype=kind), torch.empty_like(logs[0])
@@ -275,12 +282,14 @@ def _forward_in_parts(
 
 
 def parts_of(programs: int, tiles: int, device: torch.device) -> int:
-    """In how many parts columns are looked at, so that there are about two programs for
-    every multiprocessor."""
+    """Return in how many parts columns are looked at.
+
+    There are then about two programs for every multiprocessor.
+    """
     if device.type != "cuda":
         return min(2, tiles)  # as interpreted by tests
     wanted = 2 * torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(MOST_PARTS, tiles, wanted // programs))
+    return max(1, min(MAX_PARTS, tiles, wanted // programs))
 
 
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
@@ -292,6 +301,7 @@ def _launch(
     programs: tuple[int, ...],  # of a problem
     inputs: Inputs,  # query, key, value, points, mask
     rest: tuple[Tensor, ...],
+    rounding: bool,
     sizes: tuple[int, ...] = (),
 ) -> None:
     query, key, value, points, mask = inputs
@@ -300,24 +310,29 @@ def _launch(
         query, key, value, points, points if mask is None else mask, *rest, N,
         LOG2_E / math.sqrt(D), *sizes, D=D, MASKED=mask is not None,
         ROWS=tile.rows, COLUMNS=tile.columns, num_stages=tile.stages, num_warps=WARPS,
-        PRECISION="tf32" if kernels.rounding() else "tf32x3",
+        PRECISION="tf32" if rounding else "tf32x3",
     )  # fmt: skip
 
 
 def supports(width: int) -> bool:
-    """Tensor cores take powers of two."""
-    return 16 <= width <= WIDEST and width & (width - 1) == 0
-
-
-def coordinates(source: Tensor, target: Tensor) -> Tensor:
-    """(B, 6, N) of source, target (B, N, 3): one row per axis, as the kernels read them."""
-    return torch.cat([source, target], dim=-1).transpose(1, 2).contiguous()
+    """Tell whether tensor cores take features of that width: powers of two."""
+    return 16 <= width <= MAX_WIDTH and width & (width - 1) == 0
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, points: Tensor, mask: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    points: Tensor,
+    mask: Tensor | None,
+    *,
+    rounding: bool = False,
 ) -> Tensor:
-    """query, key, value (B, N, d), points of `coordinates`, mask (B, N) bool -> (B, N, d)."""
+    """Return the attention (B, N, d) of query, key, value (B, N, d).
+
+    points (B, 6, N) of `beta.coordinates`, mask (B, N) bool. With `rounding`, factors of products
+    are rounded to ten bits.
+    """
     seen = None if mask is None else mask.contiguous().view(torch.uint8)
-    out: Tensor = _Attention.apply(query, key, value, points, seen)
+    out: Tensor = _Attention.apply(query, key, value, points, seen, rounding)
     return out

@@ -1,0 +1,523 @@
+"""Quick forms for a CPU: less memory to fetch, less to write, nothing computed twice.
+
+`benchmarks/backends.py` times each against its readable form. They carry no gradients: where these
+are asked for, the readable form is called.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from scipy import sparse
+from scipy.spatial import cKDTree
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vbreg.backends.plain import Backend
+from vbreg.compatibility import (
+    Attention,
+    attention_rows,
+    compatibility_of_cosine,
+    row_chunks,
+)
+from vbreg.estimation import quadratic_gain
+from vbreg.network import (
+    BRANCHES,
+    Branches,
+    BranchStep,
+    Ends,
+    LatentBranch,
+    NetworkConfig,
+    VariationalNonLocalNetwork,
+)
+from vbreg.voting import (
+    Electorate,
+    HypotheticalInliers,
+    Seeds,
+    Tally,
+    VotingConfig,
+    exclude,
+    take,
+    with_seed,
+)
+
+MAX_SPARSE_SHARE = 0.12  # of compatible pairs, up to which sparse arithmetic is quicker
+MAX_SPARSE_PAIRS = 2**25  # that the sparse form keeps: some 0.5 GB with what it derives
+MAX_SPARSE_EDGES = 0.1  # share of a graph's pairs below which a sparse product is quicker
+MAX_KEPT_BYTES = 2**29  # beta of all problems is kept whole up to here: one of 11,585 matches
+CACHED_NUMBERS = 2**17  # of a map that stay in the cache from one operation to the next
+LOGIT_ROWS = 256  # of a map of logits: few for the cache, enough for the products
+MIRRORED_ROWS = 128  # of a symmetric map that are made before their image is
+SCORED_MAPS = 64  # shares of MAX_MAP_BYTES, so that a map of scores stays in the cache
+MAX_NEAR = 200  # correspondences about one, on average, that are listed for suppression
+MAX_LOGIT = 60.0  # exp is finite in float32 up to 88; some thousands of these are added up
+MIN_LOGIT = -80.0  # below -87 exp is so small that products become slow
+
+
+class CPUBackend(Backend):
+    """Computes on the tensors of a CPU."""
+
+    name = "cpu"
+    max_rows = 8192
+
+    def attention(self, source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+        if torch.is_grad_enabled():
+            return super().attention(source, target, mask)
+        if torch.backends.mkl.is_available() and _share(source, target) < MAX_SPARSE_SHARE:
+            attend = sparse_attention(source, target, mask, MAX_SPARSE_PAIRS)
+            if attend is not None:
+                return attend
+        return dense_attention(source, target, mask)
+
+    def branches(
+        self,
+        network: VariationalNonLocalNetwork,
+        features: Tensor,
+        labels: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Branches:
+        plain = labels is not None or generator is not None or torch.is_grad_enabled()
+        # Not where it is to compute in another precision than the weights'.
+        if plain or not network.config.variational or features.dtype != network.sigma.dtype:
+            return super().branches(network, features, labels, generator)
+        return BranchesInPlace(network, features)
+
+    def compatibility(
+        self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
+    ) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().compatibility(source_rows, target_rows, source, target)
+        return compatibility(source_rows, target_rows, source, target)
+
+    def triangle_weights(self, graph: Tensor) -> Tensor:
+        if graph.count_nonzero() >= MAX_SPARSE_EDGES * graph.numel():
+            return super().triangle_weights(graph)
+        few = sparse.csr_array(graph.numpy())
+        return torch.from_numpy((few @ few).multiply(few).toarray())
+
+    def suppressed(self, confidence: Tensor, source: Tensor, mask: Tensor, radius: float) -> Tensor:
+        strength = confidence.masked_fill(~mask, -torch.inf)
+        found = [_suppressed(c, s, radius) for c, s in zip(strength, source, strict=True)]
+        if any(part is None for part in found):
+            return super().suppressed(confidence, source, mask, radius)
+        return torch.stack([part for part in found if part is not None])
+
+    def vote(
+        self,
+        electorate: Electorate,
+        source: Tensor,
+        target: Tensor,
+        seeds: Seeds,
+        mask: Tensor,
+        config: VotingConfig,
+    ) -> HypotheticalInliers:
+        return vote(electorate, source, target, seeds, mask, config)
+
+    def inlier_score(
+        self,
+        T: Tensor,
+        source: Tensor,
+        target: Tensor,
+        weights: Tensor,
+        gain: Callable[[Tensor], Tensor] = quadratic_gain,
+    ) -> Tensor:
+        if gain is not quadratic_gain or T.shape[1] == 1:
+            return super().inlier_score(T, source, target, weights, gain)
+        return inlier_score(T, source, target, weights)
+
+
+# --- compatibility --------------------------------------------------------------------------------
+
+
+def compatibility(
+    source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
+) -> Tensor:
+    """Return beta (..., K, N), made some rows at a time so that they stay in the cache."""
+    out = source.new_empty(*source_rows.shape[:-1], source.shape[-2])
+    maps = out.view(-1, *out.shape[-2:])
+    x, y, X, Y = (
+        end.reshape(-1, *end.shape[-2:]) for end in (source_rows, target_rows, source, target)
+    )
+    step = max(1, CACHED_NUMBERS // out.shape[-1])
+    for b, whole in enumerate(maps):
+        columns = X[b].T.contiguous(), Y[b].T.contiguous()
+        for start in range(0, len(whole), step):
+            some = slice(start, start + step)
+            block = whole[some]
+            _distances_into(block, x[b, some], columns[0])
+            block.sub_(_distances_into(torch.empty_like(block), y[b, some], columns[1]))
+            block.mul_(block).neg_().add_(1.0).clamp_min_(0.0)
+    return out
+
+
+def _distances_into(out: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Write the distances between rows (K, 3) and columns (3, N) to out (K, N)."""
+    difference = torch.empty_like(out)
+    torch.sub(rows[:, :1], columns[0], out=out).mul_(out)
+    for axis in (1, 2):
+        torch.sub(rows[:, axis : axis + 1], columns[axis], out=difference)
+        out.addcmul_(difference, difference)
+    return out.sqrt_()
+
+
+def own_compatibility(source: Tensor, target: Tensor) -> Tensor:
+    """Return beta (..., N, N) among all correspondences; half of it is the other's mirror image."""
+    N = source.shape[-2]
+    out = source.new_empty(*source.shape[:-1], N)
+    for start in range(0, N, MIRRORED_ROWS):
+        end = min(start + MIRRORED_ROWS, N)
+        x, y = source[..., start:end, :], target[..., start:end, :]
+        strip = compatibility(x, y, source[..., start:, :], target[..., start:, :])
+        out[..., start:end, start:] = strip
+        out[..., end:, start:end] = strip[..., end - start :].mT
+    return out
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def dense_attention(source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
+    """Return the attention over all pairs, few rows at a time in memory that is used again.
+
+    beta is kept from one iteration to the next unless it is too large. A row's maximum is looked
+    for only where features are so long that exp could overflow.
+    """
+    B, N, _ = source.shape
+    small = source.element_size() * B * N * N <= MAX_KEPT_BYTES
+    kept = own_compatibility(source, target) if small else None
+    logits = source.new_empty(min(LOGIT_ROWS, N), N)
+
+    def beta(b: int, rows: slice) -> Tensor:
+        if kept is not None:
+            return kept[b, rows]
+        return compatibility(source[b, rows], target[b, rows], source[b], target[b])
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = (end.to(source.dtype) for end in (query, key, value))  # may be lower
+        scale = 1.0 / math.sqrt(value.shape[-1])
+        wild = bool(scale * query.norm(dim=-1).max() * key.norm(dim=-1).max() > MAX_LOGIT)
+        out = torch.empty_like(value)
+        for b in range(B):
+            for start in range(0, N, LOGIT_ROWS):
+                rows = slice(start, min(start + LOGIT_ROWS, N))
+                weights = logits[: rows.stop - start]
+                torch.addmm(weights, query[b, rows], key[b].T, beta=0.0, alpha=scale, out=weights)
+                weights.mul_(beta(b, rows))
+                if wild:
+                    if mask is not None:
+                        weights.masked_fill_(~mask[b], -torch.inf)
+                    weights.sub_(weights.amax(-1, keepdim=True))
+                    weights.clamp_min_(MIN_LOGIT)
+                weights.exp_()
+                if mask is not None:
+                    weights.mul_(mask[b])
+                total = weights.sum(-1, keepdim=True)
+                torch.mm(weights, value[b], out=out[b, rows]).div_(total)
+        return out
+
+    return attend
+
+
+def sparse_attention(
+    source: Tensor, target: Tensor, mask: Tensor | None, max_pairs: int
+) -> Attention | None:
+    """Return the attention over compatible pairs alone, or None where there are too many.
+
+    It is exact, because a logit is zero wherever beta is: with w_ij = exp(beta_ij a_ij) - 1,
+    out_i = (sum_j w_ij V_j + sum_j V_j) / (sum_j w_ij + N), and w_ij = 0 wherever beta_ij = 0.
+    """
+    B = len(source)
+    keep = [slice(None) if mask is None else mask[b].nonzero().squeeze(-1) for b in range(B)]
+    betas = []
+    for b in range(B):
+        beta = _compatibility_csr(source[b, keep[b]], target[b, keep[b]], max_pairs)
+        if beta is None:
+            return None
+        betas.append(beta)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.zeros_like(value)
+        for b in range(B):
+            q, k, v = query[b, keep[b]], key[b, keep[b]], value[b, keep[b]]
+            out[b, keep[b]] = _attend_csr(q, k, v, betas[b])
+        return out
+
+    return attend
+
+
+def _attend_csr(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
+    scaled = query / math.sqrt(query.shape[-1])
+    logits = torch.sparse.sampled_addmm(beta, scaled, key.mT, beta=0.0)
+    # |logit| stays far below where exp overflows in float32 (88) for any trained network; the
+    # clamp keeps a wild one finite, and a row maximum cannot be subtracted here.
+    w = torch.expm1((logits.values() * beta.values()).clamp_max_(MAX_LOGIT))
+    offsets = beta.crow_indices().long()
+    w_sum = torch.segment_reduce(w, "sum", offsets=offsets, axis=0).unsqueeze(-1)  # (N, 1)
+    wV = _csr(beta.crow_indices(), beta.col_indices(), w, beta.shape) @ value
+    return (wV + value.sum(0)) / (w_sum + len(value))
+
+
+def _share(source: Tensor, target: Tensor, rows: int = 64) -> float:
+    """Estimate from some rows which share of pairs is compatible."""
+    few = slice(None, None, max(1, source.shape[1] // rows))
+    beta = compatibility(source[:, few], target[:, few], source, target)
+    return float((beta > 0).float().mean())
+
+
+def _compatibility_csr(source: Tensor, target: Tensor, max_pairs: int) -> Tensor | None:
+    """Return beta (N, N) as a CSR matrix, built some rows at a time; None beyond `max_pairs`."""
+    N = len(source)
+    counts, columns, values = [], [], []
+    entries = 0
+    small = source.element_size() * N * N <= MAX_KEPT_BYTES
+    whole = own_compatibility(source, target) if small else None
+    for rows in row_chunks(N, N, maps=4):
+        if whole is None:
+            beta = compatibility(source[rows], target[rows], source, target)
+        else:
+            beta = whole[rows]
+        at, starts = _positive_entries(beta)
+        counts.append(starts.diff())
+        columns.append((at % N).to(torch.int32))
+        values.append(beta.view(-1)[at])
+        entries += len(values[-1])
+        if entries > max_pairs:
+            return None
+    crow = torch.zeros(N + 1, dtype=torch.int32)
+    crow[1:] = torch.cat(counts).cumsum(0)
+    return _csr(crow, torch.cat(columns), torch.cat(values), torch.Size((N, N)))
+
+
+def _positive_entries(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Find what is above zero in maps (..., K, N).
+
+    Return the places, ascending and counted through all maps, and where each row begins among
+    these places, the end included.
+    """
+    N = maps.shape[-1]
+    at = (maps > 0).view(-1).nonzero().squeeze(-1)
+    rows = torch.arange(maps.numel() // N + 1)
+    return at, torch.searchsorted(at, N * rows)
+
+
+def _csr(crow: Tensor, columns: Tensor, values: Tensor, size: torch.Size) -> Tensor:
+    with warnings.catch_warnings():  # torch calls its CSR layout beta-stage, once per process
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(crow, columns, values, size, check_invariants=False)
+
+
+# --- latent branches ------------------------------------------------------------------------------
+
+
+class Layers(NamedTuple):
+    """The layers of one branch, each (in, out); the row that meets a one holds the bias."""
+
+    embed: Tensor  # features, z, 1 -> x
+    gates: Tensor  # 1, h, x -> reset and keep
+    new_h: Tensor  # 1, h
+    new_x: Tensor  # x, 1
+    prior: Tensor  # 1, h
+    mean: Tensor  # hidden, 1 -> z
+    merge: Tensor  # z, 1, h -> d
+    project: tuple[Tensor, ...]  # merged, 1 -> query, key or value, of each iteration
+
+
+class Room(NamedTuple):
+    """Memory for what the branches compute on the way, given once: fresh memory takes time."""
+
+    gates: Tensor  # (M, 2 hidden_width)
+    old: Tensor  # (M, hidden_width)
+    new: Tensor  # (M, hidden_width)
+    hidden: Tensor  # (M, hidden_width + 1), the last column 1
+    merged: Tensor  # (M, d + 1), the last column 1
+
+
+class BranchesInPlace:
+    """The latent branches at the prior's mean, with as little as possible written to memory.
+
+    What goes into the layers of a branch stands in one table, so that the input of each is some
+    neighbouring columns of it:
+
+        features | z | 1 | h | x | 1
+
+    A layer is one product, its bias included, and nothing is joined or copied for it.
+    """
+
+    def __init__(self, network: VariationalNonLocalNetwork, features: Tensor) -> None:
+        self.config = network.config
+        self.steps: list[dict[str, BranchStep]] = []
+        L = range(self.config.iterations)
+        projections = ([network.iteration(k).project[name] for k in L] for name in BRANCHES)
+        self.layers = [
+            _joined_layers(branch, project, self.config)
+            for branch, project in zip(network.latent_branches(), projections, strict=True)
+        ]
+        self.shape = features.shape[:2]
+        M, d = self.shape.numel(), features.shape[-1]
+        z, h = self.config.latent_width, self.config.hidden_width
+        self.tables = features.new_zeros(len(self.layers), M, d + z + 1 + 2 * h + 1)
+        self.tables[:, :, d + z] = 1.0
+        self.tables[:, :, -1] = 1.0
+        self.room = Room(
+            gates=features.new_empty(M, 2 * h),
+            old=features.new_empty(M, h),
+            new=features.new_empty(M, h),
+            hidden=features.new_ones(M, h + 1),
+            merged=features.new_ones(M, d + 1),
+        )
+
+    def __call__(self, iteration: int, features: Tensor) -> Ends:
+        rows = features.flatten(0, 1)
+        ends = []
+        for table, layers in zip(self.tables, self.layers, strict=True):
+            table[:, : rows.shape[-1]] = rows
+            self._advance(table, layers, first=iteration == 0)
+            ends.append((self.room.merged @ layers.project[iteration]).unflatten(0, self.shape))
+        return Ends(*ends)
+
+    def _advance(self, table: Tensor, layers: Layers, *, first: bool) -> None:
+        """Compute the next z and h, and these merged, from features and the last z and h."""
+        room, d = self.room, self.config.width
+        one = d + self.config.latent_width
+        past = one + 1 + self.config.hidden_width  # h
+        z, h, x = table[:, d:one], table[:, one + 1 : past], table[:, past:-1]
+        if first:  # z and h are zero: what they would be multiplied by is left out
+            torch.addmm(layers.embed[-1], table[:, :d], layers.embed[:d], out=x).clamp_min_(0.0)
+            torch.addmm(layers.gates[0], x, layers.gates[past - one :], out=room.gates)
+            old = layers.new_h[0]
+        else:
+            torch.mm(table[:, : one + 1], layers.embed, out=x).clamp_min_(0.0)
+            torch.mm(table[:, one:-1], layers.gates, out=room.gates)
+            old = torch.mm(table[:, one:past], layers.new_h, out=room.old)
+        reset, keep = room.gates.sigmoid_().chunk(2, dim=-1)
+        new = torch.mm(table[:, past:], layers.new_x, out=room.new)
+        torch.lerp(new.addcmul_(reset, old).tanh_(), h, keep, out=h)  # Eq. 3
+        torch.mm(table[:, one:past], layers.prior, out=room.hidden[:, :-1]).clamp_min_(0.0)
+        torch.mm(room.hidden, layers.mean, out=z)
+        torch.mm(table[:, d:past], layers.merge, out=room.merged[:, :-1]).clamp_min_(0.0)  # Eq. 4
+
+
+def _joined_layers(
+    branch: LatentBranch, projections: Sequence[nn.Module], config: NetworkConfig
+) -> Layers:
+    z, h = config.latent_width, config.hidden_width
+
+    def joined(*blocks: Tensor) -> Tensor:
+        """Join weights (out, in) and biases (out,) in the order of the table."""
+        return torch.cat([b.reshape(b.shape[0], -1) for b in blocks], 1).T.contiguous()
+
+    def linear(module: nn.Module) -> nn.Linear:
+        assert isinstance(module, nn.Linear)
+        return module
+
+    embed, gru, merge = branch.embed, branch.history, branch.merge
+    hidden, last = linear(branch.prior[0]), linear(branch.prior[2])
+    both = gru.bias_ih + gru.bias_hh
+    return Layers(
+        embed=joined(embed.weight[:, z:], embed.weight[:, :z], embed.bias),
+        gates=joined(both[: 2 * h], gru.weight_hh[: 2 * h], gru.weight_ih[: 2 * h]),
+        new_h=joined(gru.bias_hh[2 * h :], gru.weight_hh[2 * h :]),
+        new_x=joined(gru.weight_ih[2 * h :], gru.bias_ih[2 * h :]),
+        prior=joined(hidden.bias, hidden.weight),
+        mean=joined(last.weight[:z], last.bias[:z]),
+        merge=joined(merge.weight[:, :z], merge.bias, merge.weight[:, z:]),
+        project=tuple(joined(p.weight, p.bias) for p in map(linear, projections)),
+    )
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+def _suppressed(confidence: Tensor, source: Tensor, radius: float) -> Tensor | None:
+    """Tell (N,) of one problem from a list of near pairs; None where these are too many to list."""
+    tree = cKDTree(source.numpy())
+    if tree.count_neighbors(tree, radius) > MAX_NEAR * len(source):
+        return None
+    near = torch.from_numpy(tree.query_pairs(radius, output_type="ndarray"))  # (pairs, 2)
+    a, b = near.unbind(-1)
+    within = (source[a] - source[b]).norm(dim=-1) < radius
+    first = confidence[a] - confidence[b]
+    suppressed = torch.zeros_like(confidence, dtype=torch.bool)
+    suppressed[b[within & (first > 0)]] = True
+    suppressed[a[within & (first < 0)]] = True
+    return suppressed
+
+
+def vote(
+    electorate: Electorate,
+    source: Tensor,
+    target: Tensor,
+    seeds: Seeds,
+    mask: Tensor,
+    config: VotingConfig,
+) -> HypotheticalInliers:
+    """Compute `voting.vote` with ballots on which only what is compatible with a seed stands.
+
+    That is a tenth of all correspondences on real matches.
+    """
+    unit = [F.normalize(f.float(), dim=-1) for f in reversed(electorate.features)]
+    attention = [(q.float(), k.float()) for q, k in reversed(electorate.attention)]
+    kappa = min(config.set_size, source.shape[1])
+    found = []
+    for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
+        seed = seeds.indices[:, rows]
+        beta = compatibility(take(seed, source), take(seed, target), source, target)
+        exclude(beta, seed, mask)
+        columns = _compatible_columns(beta, seed, at_least=kappa - 1)
+        near = beta.gather(-1, columns)
+        tally = Tally(near, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
+        for step, f in enumerate(unit):
+            cosine = (take(seed, f) @ f.transpose(-1, -2)).gather(-1, columns)
+            tally.cast(compatibility_of_cosine(cosine, electorate.sigma) * near)  # S^l
+            if attention:
+                q, k = attention[step]
+                looked_at = attention_rows(take(seed, q), k, beta, mask).gather(-1, columns)
+                tally.cast(looked_at * (near > 0))
+        places, elected = tally.elect()
+        found.append(with_seed(seed, columns.gather(-1, places), elected))
+    index, valid = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
+
+
+def _compatible_columns(beta: Tensor, seed: Tensor, at_least: int) -> Tensor:
+    """Return (B, K, most of any row): columns of beta > 0, ascending, then the seed repeated."""
+    at, starts = _positive_entries(beta)
+    row, column = at // beta.shape[-1], at % beta.shape[-1]
+    most = max(at_least, int(starts.diff().max()))
+    columns = seed.unsqueeze(-1).repeat(1, 1, most)
+    columns.view(-1, most)[row, torch.arange(len(at)) - starts[row]] = column
+    return columns
+
+
+def inlier_score(T: Tensor, source: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Compute `estimation.inlier_score` of all poses by one product of matrices."""
+    poses, matches = _residual_factors(T, source, target)
+    weight = weights.double().unsqueeze(-1)  # (B, N, 1)
+    B, K = T.shape[:2]
+    scores = torch.empty(B, K, dtype=torch.float64)
+    for rows in row_chunks(K, source.shape[1], batch=B, maps=SCORED_MAPS):
+        gain = (poses[:, rows] @ matches).clamp_(0.0, 1.0)
+        scores[:, rows] = (gain @ weight).squeeze(-1)
+    scores /= weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
+    return scores.to(source.dtype)
+
+
+def _residual_factors(T: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (B, K, 26) and (B, 26, N), float64, whose product is 1 - |R x + t - y|^2.
+
+    Multiplied out, it is a sum of products of something of the pose with something of the match; in
+    double precision, because it is a small difference of large numbers.
+    """
+    x, y = source.double(), target.double()
+    R, t = T[..., :3, :3].double(), T[..., :3, 3].double()
+    one, tt = torch.ones_like(t[..., :1]), t.square().sum(-1, keepdim=True)
+    RR, tR = (R.mT @ R).flatten(-2), (t.unsqueeze(-2) @ R).squeeze(-2)  # R may be rounded
+    poses = torch.cat([RR, R.flatten(-2), tR, t, one, tt], dim=-1)
+    xx, yx = ((end.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2) for end in (x, y))
+    rest = 1.0 - y.square().sum(-1, keepdim=True)
+    matches = torch.cat([-xx, 2 * yx, -2 * x, 2 * y, rest, -torch.ones_like(rest)], dim=-1)
+    return poses, matches.mT.contiguous()

@@ -1,0 +1,177 @@
+"""What a machine has: devices, their names, free memory, and how to wait for them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vbreg.errors import VBRegError
+
+OutOfMemoryError = torch.cuda.OutOfMemoryError
+
+MIN_CAPABILITY = (8, 0)  # of the first GPU that the kernels are made for
+MIN_TRITON = 3  # major version
+ASSUMED_FREE = 4 * 2**30  # bytes, where the system does not say
+PLENTY = 16 * 2**30  # of free bytes on a GPU: what torch holds in reserve need not be asked for
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """Return the device of that name; 'auto' is the GPU where there is one, else the CPU."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise VBRegError(
+            f"device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
+        ) from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise VBRegError(
+            f"device {str(device)!r}: vbreg runs on 'cpu' and 'cuda'; use one of these"
+        )
+    if is_gpu(chosen) and (chosen.index or 0) >= torch.cuda.device_count():
+        raise VBRegError(
+            f"device {str(device)!r}: this torch sees {torch.cuda.device_count()} GPUs; "
+            "use 'cpu' or 'auto'"
+        )
+    return chosen
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Tell whether tensors of the device lie in the memory of the host."""
+    return device.type == "cpu"
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Tell whether the device is a GPU that torch reaches through CUDA."""
+    return device.type == "cuda"
+
+
+def default_weights(device: torch.device) -> Literal["universal", "fast"]:
+    """Return the name of the weights that serve a user of this device best."""
+    return "universal" if is_gpu(device) else "fast"
+
+
+def device_name(device: torch.device) -> str:
+    """Return the GPU's name, or 'cpu'."""
+    return torch.cuda.get_device_name(device) if is_gpu(device) else "cpu"
+
+
+@lru_cache(maxsize=16)
+def runs_triton(device: torch.device) -> bool:
+    """Tell whether Triton is installed and the device is a GPU that the kernels are made for."""
+    try:
+        major = int(version("triton").partition(".")[0])
+    except (PackageNotFoundError, ValueError):
+        return False
+    return (
+        is_gpu(device)
+        and major >= MIN_TRITON
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+    )
+
+
+def current(tensor: Tensor) -> AbstractContextManager[object]:
+    """Make the GPU of the tensor the current one, where there are several."""
+    return torch.cuda.device_of(tensor)
+
+
+def can_record(device: torch.device) -> bool:
+    """Tell whether work of the device can be recorded and replayed (CUDA graphs)."""
+    return is_gpu(device)
+
+
+def has_fused_optimizer(device: torch.device) -> bool:
+    """Tell whether torch updates all weights on the device in one kernel."""
+    return is_gpu(device)
+
+
+def lowered_precision(device: torch.device, *, enabled: bool) -> torch.autocast:
+    """Return a context in which torch computes products in bfloat16.
+
+    It keeps no converted weights: these would outlive the recording of a CUDA graph.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+
+def of_process(device: torch.device, local_rank: int) -> tuple[torch.device, str]:
+    """Return the device of one of several processes, and torch's name of their way to talk."""
+    if not is_gpu(device):
+        return device, "gloo"
+    chosen = torch.device("cuda", local_rank)
+    torch.cuda.set_device(chosen)
+    return chosen, "nccl"
+
+
+def wait(device: torch.device | None = None) -> None:
+    """Return when a GPU has done all that it was given; without a device, every GPU in use."""
+    if torch.cuda.is_initialized() and (device is None or is_gpu(device)):
+        torch.cuda.synchronize(device)
+
+
+def to_cpu(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """Copy tensors of one device to the CPU, waiting once for all of them."""
+    moved = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    if is_gpu(tensors[0].device):
+        torch.cuda.current_stream(tensors[0].device).synchronize()
+    return moved
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes are free on the device, what torch holds in reserve included."""
+    if is_gpu(device):
+        free, _ = torch.cuda.mem_get_info(device)
+        if free > PLENTY:  # the rest takes half a millisecond to ask for
+            return free
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return ASSUMED_FREE
+    sizes = dict(line.split(":", 1) for line in lines)
+    return int(sizes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in sizes else ASSUMED_FREE
+
+
+def start_peak(device: torch.device, *, give_back: bool = False) -> float | None:
+    """Begin to watch the highest memory use; return the megabytes in use now, None if unknown.
+
+    That is the allocator's on a GPU, and the process's on Linux, whose kernel keeps a mark of the
+    highest that can be set back. With `give_back`, memory that the process holds but no longer uses
+    is first returned to the system.
+    """
+    if is_gpu(device):
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 2**20
+    if give_back:
+        with contextlib.suppress(OSError, AttributeError):  # glibc has it, others do not
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return None
+    return _status("VmRSS:") if STATUS.exists() else None
+
+
+def peak(device: torch.device) -> float:
+    """Return the highest number of megabytes in use since `start_peak`."""
+    if is_gpu(device):
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return _status("VmHWM:")
+
+
+def _status(name: str) -> float:
+    """Return the megabytes of a line of /proc/self/status, which counts in kB."""
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(name):
+            return float(line.split()[1]) / 1024
+    return float("nan")

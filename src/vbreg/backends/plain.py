@@ -1,0 +1,86 @@
+"""Plain torch on any device: the science as it stands, and the list of what a backend computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from vbreg import estimation, voting
+from vbreg.compatibility import spatial_compatibility
+from vbreg.estimation import Estimate
+from vbreg.network import NetworkSteps
+from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
+
+
+class Backend(NetworkSteps):
+    """Every step that has more than one form, each in its readable form.
+
+    Other backends override some of them. A tensor's letters are those of the function called.
+    """
+
+    name = "plain"
+    records = False  # whether a run can be recorded once and replayed by the device alone
+    max_rows = 2**31  # matches of a batch that are solved at once; more would be no faster
+
+    def compatibility(
+        self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
+    ) -> Tensor:
+        """Return beta (..., K, N) of Eq. 2 between K rows and all N correspondences."""
+        return spatial_compatibility(source_rows, target_rows, source, target)
+
+    def triangle_weights(self, graph: Tensor) -> Tensor:
+        """Weigh each edge of a graph (n, n) by the paths of two edges between its ends."""
+        return graph * (graph @ graph)
+
+    def suppressed(self, confidence: Tensor, source: Tensor, mask: Tensor, radius: float) -> Tensor:
+        """Tell (B, N) which correspondences have a more confident one within the radius."""
+        return voting.suppressed_by_neighbors(confidence, source, mask, radius)
+
+    def vote(
+        self,
+        electorate: Electorate,
+        source: Tensor,
+        target: Tensor,
+        seeds: Seeds,
+        mask: Tensor,
+        config: VotingConfig,
+    ) -> HypotheticalInliers:
+        """Return the hypothetical inliers (B, K, kappa) of each seed."""
+        return voting.vote(electorate, source, target, seeds, mask, config)
+
+    def spectral_weights(
+        self,
+        features: Tensor,
+        source: Tensor,
+        target: Tensor,
+        members: HypotheticalInliers,
+        sigma: Tensor | float,
+    ) -> Tensor:
+        """Return the weight (B, K, kappa) of each member in its set."""
+        return estimation.spectral_weights(features, source, target, members, sigma)
+
+    def hypotheses(
+        self, source: Tensor, target: Tensor, members: HypotheticalInliers, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Fit a pose (B, K, 4, 4) to each set, and tell (B, K) whether the set fixes it."""
+        return estimation.hypotheses(source, target, members, weights)
+
+    def crowd_weights(self, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, N): less for a match that shares an end with many."""
+        return estimation.crowd_weights(source, target, mask)
+
+    def inlier_score(
+        self,
+        T: Tensor,
+        source: Tensor,
+        target: Tensor,
+        weights: Tensor,
+        gain: Callable[[Tensor], Tensor] = estimation.quadratic_gain,
+    ) -> Tensor:
+        """Return the score (B, K) of each pose."""
+        return estimation.inlier_score(T, source, target, weights, gain)
+
+    def refine(self, estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> Estimate:
+        """Fit the poses (B, 4, 4) to all their inliers until they settle."""
+        return estimation.refine(estimate, source, target, mask)

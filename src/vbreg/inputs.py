@@ -1,0 +1,147 @@
+"""What users hand in, checked and made into arrays; an error names the value and the way out."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from vbreg import io
+from vbreg.errors import VBRegError
+from vbreg.types import Bool, Float64, PointCloud
+
+MIN_MATCHES = 3  # that fix a pose
+
+Points: TypeAlias = "ArrayLike | Tensor"
+Descriptors: TypeAlias = "tuple[ArrayLike | Tensor, ArrayLike | Tensor]"  # of source and target
+
+
+@runtime_checkable
+class HasPoints(Protocol):
+    """Anything with points (N, 3), such as Open3D's point clouds."""
+
+    @property
+    def points(self) -> ArrayLike: ...
+
+
+Cloud: TypeAlias = "str | os.PathLike[str] | PointCloud | HasPoints | ArrayLike | Tensor"
+
+
+def load_points(cloud: Cloud, role: str) -> Float64:
+    """Return (N, 3) float64 of a path, an array, a tensor, a PointCloud or what has `.points`."""
+    if isinstance(cloud, str | os.PathLike):
+        return io.read(cloud).points
+    points = as_points(cloud.points if isinstance(cloud, HasPoints) else cloud, role)
+    if points.ndim != 2:
+        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
+    return points
+
+
+def as_points(points: Points, name: str) -> Float64:
+    """Return points (..., N, 3) as float64; the caller's array is never written to."""
+    array = _as_numbers(
+        points, name, "points (N, 3) as an array, a tensor, a path, or an object with .points"
+    )
+    if array.ndim not in (2, 3) or array.shape[-1] != 3:
+        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3)")
+    return array
+
+
+def as_matches(source: Points, target: Points) -> tuple[Float64, Float64, Bool]:
+    """Return both ends (N, 3) of matches, and which rows (N,) are finite in both."""
+    ends = as_points(source, "source_points"), as_points(target, "target_points")
+    for name, end in zip(("source_points", "target_points"), ends, strict=True):
+        if end.ndim != 2:
+            raise VBRegError(
+                f"{name} has shape {end.shape}: expected (N, 3), one problem; several problems go "
+                "to estimate_batch"
+            )
+    if ends[0].shape != ends[1].shape:
+        raise VBRegError(
+            f"source_points {ends[0].shape} and target_points {ends[1].shape} differ in shape: row "
+            "n of one is matched to row n of the other"
+        )
+    finite: Bool = np.asarray(np.isfinite(np.concatenate(ends, axis=1)).all(axis=1))
+    if (count := int(finite.sum())) < MIN_MATCHES:
+        raise VBRegError(
+            f"{count} usable correspondences: at least {MIN_MATCHES} are needed to fix a pose"
+        )
+    return *ends, finite
+
+
+def as_descriptors(descriptors: Descriptors | None, valid: Bool, width: int) -> Float64 | None:
+    """Return (N, 2 * width): source then target, each of length 1, zero where a row is not valid.
+
+    `width` is what the network takes for each cloud: 0 is none.
+    """
+    if width == 0 and descriptors is not None:
+        raise VBRegError(
+            "descriptors given, but this network sees points alone: leave them out, or use weights "
+            "that were trained with input = 'feat'"
+        )
+    if width == 0:
+        return None
+    try:
+        source, target = descriptors  # type: ignore[misc]  # what is not a pair is named below
+    except (TypeError, ValueError) as error:
+        raise VBRegError(
+            f"this network sees descriptors of {width} columns: give descriptors=(source, target), "
+            "row by row with the matches"
+        ) from error
+    ends = (("source descriptors", source), ("target descriptors", target))
+    return np.concatenate([_unit_rows(rows, name, valid, width) for name, rows in ends], axis=-1)
+
+
+def _unit_rows(rows: Points, name: str, valid: Bool, width: int) -> Float64:
+    array = _as_numbers(rows, name, "numbers (N, D) as an array or a tensor")
+    if array.shape[:-1] != valid.shape:
+        expected = (*valid.shape, width)
+        raise VBRegError(f"{name} have shape {array.shape}: expected {expected}, one row per match")
+    if array.shape[-1] != width:
+        raise VBRegError(f"{name} have {array.shape[-1]} columns: this network takes {width}")
+    array = np.where(valid[..., None], array, 0.0)
+    if not np.isfinite(array).all():
+        raise VBRegError(f"{name} hold NaN or infinity: drop these matches")
+    return array / np.linalg.norm(array, axis=-1, keepdims=True).clip(1e-12)
+
+
+def _as_numbers(values: Points, name: str, expected: str) -> Float64:
+    """Return float64 of any shape, never the caller's own array."""
+    if isinstance(values, Tensor):
+        values = values.detach().to("cpu", torch.float64).numpy()
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"its values are {array.dtype}")
+    except (TypeError, ValueError) as error:
+        raise VBRegError(
+            f"{name} is a {type(values).__name__}: expected {expected} ({error})"
+        ) from error
+    return array.astype(np.float64)
+
+
+def positive_number(value: object, name: str) -> float:
+    """Return the value as a float if it is a finite number above zero."""
+    try:
+        number = float(value)  # type: ignore[arg-type]  # what is no number is named below
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise VBRegError(f"{name} {value!r}: expected a positive number in the unit of the points")
+    return number
+
+
+def check_points(name: str, points: Tensor) -> None:
+    """Raise unless `points` is a finite float32 or float64 tensor (N, 3)."""
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise VBRegError(f"{name} has shape {tuple(points.shape)}: expected (N, 3)")
+    if points.dtype not in (torch.float32, torch.float64):
+        raise VBRegError(f"{name} is {points.dtype}: convert it to float32 or float64")
+    if not bool(torch.isfinite(points).all()):
+        bad = int((~torch.isfinite(points)).any(1).sum())
+        raise VBRegError(f"{name} holds {bad} points with NaN or infinity: drop them first")

@@ -1,0 +1,254 @@
+"""The front end: the one way from clouds to matches.
+
+    cloud -> local frame -> one point a voxel -> normals -> descriptors -> 1-NN matches
+
+`register`, the benchmarks and training all come through here, so that what is measured is what
+ships. A step of your own goes in as the `descriptor`: a function of points, normals and scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
+from vbreg.descriptors import Descriptor, descriptor_named
+from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud, Matches
+from vbreg.inputs import MIN_MATCHES
+from vbreg.scale import Scale
+from vbreg.types import Correspondences, Float64
+
+Clock = Callable[[str], AbstractContextManager[None]]
+
+MAX_CORRESPONDENCES = 8000  # of a registration, if nothing else is said
+MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
+MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
+
+
+def _untimed(stage: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedCloud:
+    """A cloud at its working resolution, in a local frame, with what describes each point."""
+
+    points: Tensor  # (N, 3) float32
+    normals: Tensor | None  # (N, 3) unit; None where descriptors come from a file
+    descriptors: Tensor  # (N, D); a row of zeros where a point has none
+    origin: Float64  # (3,) of the local frame in the user's
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def in_user_frame(self, rows: Tensor | slice = slice(None)) -> Float64:
+        """Return points (N, 3) float64 in the frame in which the cloud was given."""
+        return self.points[rows].double().cpu().numpy() + self.origin
+
+    def take(self, rows: Tensor) -> DescribedCloud:
+        """Return the cloud of some of the points, described as they were among all."""
+        normals = None if self.normals is None else self.normals[rows]
+        return DescribedCloud(self.points[rows], normals, self.descriptors[rows], self.origin)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedClouds:
+    """Two described clouds and which of their points may be the same."""
+
+    source: DescribedCloud
+    target: DescribedCloud
+    source_index: Tensor  # (K,) rows of `source`
+    target_index: Tensor  # (K,) rows of `target`
+    matches_found: int  # before they were thinned to K
+    scale: Scale
+
+    def thinned(self, most: int) -> MatchedClouds:
+        """Return at most so many of the matches, chosen evenly, the same in every call."""
+        if len(self.source_index) <= most:
+            return self
+        rows = evenly(len(self.source_index), most).to(self.source_index.device)
+        kept = self.source_index[rows], self.target_index[rows]
+        return replace(self, source_index=kept[0], target_index=kept[1])
+
+    def matches(self, *, with_descriptors: bool = False) -> Matches:
+        """Return the matches as a solver takes them: local frames, in inlier thresholds."""
+        i, j = self.source_index, self.target_index
+        described = None
+        if with_descriptors:
+            ends = self.source.descriptors[i], self.target.descriptors[j]
+            described = torch.cat([F.normalize(end.double(), dim=-1) for end in ends], dim=-1)[None]
+        return Matches.local(
+            self.source.points[i],
+            self.target.points[j],
+            (self.source.origin, self.target.origin),
+            self.scale.inlier_threshold,
+            described,
+        )
+
+    def correspondences(self) -> Correspondences:
+        """Return the matches in the user's frames."""
+        i, j = self.source_index, self.target_index
+        return Correspondences(
+            self.source.in_user_frame(i),
+            self.target.in_user_frame(j),
+            i.cpu().numpy(),
+            j.cpu().numpy(),
+        )
+
+
+def describe(
+    cloud: LocalCloud,
+    scale: Scale,
+    *,
+    descriptor: str | Descriptor = "fpfh",
+    device: torch.device | None = None,
+    clock: Clock = _untimed,
+) -> DescribedCloud:
+    """Thin a cloud to one point a voxel and describe each point, on the device."""
+    with clock("downsample"):
+        points = voxel_downsample(cloud.points.to(device), scale.voxel_size)
+        if len(points) > MAX_POINTS:
+            better = estimate_voxel_size(cloud.points, cloud.points)
+            raise VBRegError(
+                f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
+                f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
+                "this cloud)"
+            )
+    return describe_points(points, cloud.origin, scale, descriptor=descriptor, clock=clock)
+
+
+def describe_points(
+    points: Tensor,  # (N, 3), one a voxel
+    origin: Float64,
+    scale: Scale,
+    *,
+    descriptor: str | Descriptor = "fpfh",
+    clock: Clock = _untimed,
+) -> DescribedCloud:
+    """Describe points that are at their working resolution already."""
+    compute = descriptor_named(descriptor)
+    with clock("normals"):
+        direction = normals(points, scale.normal_radius)
+    with clock("descriptors"):
+        found = compute(points, direction, scale)
+        rows = _checked_descriptors(found, descriptor, points)
+    return DescribedCloud(points, direction, rows, origin)
+
+
+def match_clouds(
+    source: DescribedCloud,
+    target: DescribedCloud,
+    scale: Scale,
+    *,
+    mutual: bool = False,
+    max_matches: int | None = MAX_CORRESPONDENCES,
+) -> MatchedClouds:
+    """Match every described source point to the target point with the nearest descriptor.
+
+    A lone point, whose descriptor is all zeros, is matched to nothing. More than `max_matches` are
+    thinned evenly at random, the same in every call.
+    """
+    kept = [end.descriptors.any(-1).nonzero().squeeze(-1) for end in (source, target)]
+    i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], mutual=mutual)
+    found = len(i)
+    if found < MIN_MATCHES:
+        raise VBRegError(
+            f"{found} matches between clouds of {len(source)} and {len(target)} points at voxel "
+            f"size {scale.voxel_size:g}: at least {MIN_MATCHES} are needed; use a smaller voxel "
+            "size if these are few points, a larger one if most of them stand alone"
+            + (", or matches that need not be mutual" if mutual else "")
+        )
+    matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)
+    return matched if max_matches is None else matched.thinned(max_matches)
+
+
+def evenly(n: int, most: int) -> Tensor:
+    """Return `most` of n rows, ascending, the same in every call."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    return order[:most].sort().values
+
+
+def match(
+    source_features: Tensor, target_features: Tensor, *, mutual: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Find the nearest target descriptor of each source descriptor, both compared at length 1.
+
+    source_features (N, D), target_features (M, D) -> source_index, target_index (K,) int64,
+    ascending in the source; K is N, or with `mutual` the matches that are nearest in both
+    directions. Of several nearest the lowest index wins. Memory is bounded.
+    """
+    _check_features(source_features, target_features)
+    source = F.normalize(source_features.detach().float(), dim=-1)
+    target = F.normalize(target_features.detach().float(), dim=-1)
+    index = torch.arange(len(source), device=source.device)
+    if len(source) == 0 or len(target) == 0:
+        return index[:0], index[:0]
+    nearest, nearest_back = _nearest(source, target, mutual)
+    if nearest_back is None:
+        return index, nearest
+    kept = nearest_back[nearest] == index
+    return index[kept], nearest[kept]
+
+
+def _nearest(source: Tensor, target: Tensor, both_ways: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the most similar row of the other set: (N,) and, if asked for, (M,) back."""
+    rows = min(len(source), max(1, MAX_SIMILARITIES // len(target)))
+    # One buffer for all chunks: a fresh one each would scatter the heap until it holds N x M.
+    buffer = source.new_empty(rows, len(target))
+    forward = torch.zeros(len(source), dtype=torch.int64, device=source.device)
+    backward = torch.zeros(len(target), dtype=torch.int64, device=target.device)
+    best = target.new_full((len(target),), -torch.inf)  # (M,)
+    for start in range(0, len(source), rows):
+        chunk = source[start : start + rows]
+        similarity = torch.mm(chunk, target.T, out=buffer[: len(chunk)])  # (rows, M)
+        forward[start : start + rows] = similarity.max(1).indices
+        if both_ways:
+            highest, row = similarity.max(0)
+            better = highest > best  # strictly, so that the lowest index stays
+            best = torch.where(better, highest, best)
+            backward = torch.where(better, row + start, backward)
+    return forward, backward if both_ways else None
+
+
+def _checked_descriptors(found: object, descriptor: object, points: Tensor) -> Tensor:
+    """Return what a descriptor gave as floats on the device of the points, if it is (N, D)."""
+    name = descriptor if isinstance(descriptor, str) else getattr(descriptor, "__name__", "yours")
+    try:
+        rows = torch.as_tensor(np.asarray(found) if not isinstance(found, Tensor) else found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise VBRegError(
+            f"descriptor {name!r} gave a {type(found).__name__}: expected numbers (N, D) as a "
+            f"tensor or an array ({error})"
+        ) from error
+    if rows.ndim != 2 or len(rows) != len(points):
+        raise VBRegError(
+            f"descriptor {name!r} gave shape {tuple(rows.shape)}: expected ({len(points)}, D), one "
+            "row per point"
+        )
+    rows = rows.detach().to(points.device, torch.float32)
+    if not bool(torch.isfinite(rows).all()):
+        raise VBRegError(
+            f"descriptor {name!r} gave NaN or infinity: give a row of zeros to a point that it "
+            "cannot describe"
+        )
+    return rows
+
+
+def _check_features(source: Tensor, target: Tensor) -> None:
+    for name, features in (("source_features", source), ("target_features", target)):
+        if features.ndim != 2:
+            raise VBRegError(f"{name} has shape {tuple(features.shape)}: expected (N, D)")
+        if not bool(torch.isfinite(features).all()):
+            raise VBRegError(f"{name} holds NaN or infinity: drop these points first")
+    if source.shape[1] != target.shape[1]:
+        raise VBRegError(
+            f"source_features have {source.shape[1]} columns and target_features "
+            f"{target.shape[1]}: describe both clouds with the same descriptor"
+        )

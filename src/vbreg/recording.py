@@ -1,0 +1,134 @@
+"""Work of a GPU, recorded once and then replayed by the GPU alone (CUDA graphs).
+
+A pose is some hundred kernels of microseconds each, so that starting them from Python takes longer
+than running them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from vbreg.backends.devices import to_cpu
+from vbreg.backends.plain import Backend
+from vbreg.frames import Matches
+from vbreg.solver import Solution, Solver
+from vbreg.voting import seed_count
+
+MAX_RECORDED_MATCHES = 8192  # of a problem; beyond, a GPU is busy without a recording
+MAX_RECORDED_ROWS = 2**17  # of all problems of a recording together
+MAX_RECORDINGS = 32
+WARM_UP_RUNS = 2  # in which kernels are compiled and libraries set themselves up
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Records runs on one GPU. They share their memory, since they never run together."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
+
+    def record(
+        self,
+        run: Callable[[], T],
+        generator: torch.Generator | None = None,
+    ) -> tuple[torch.cuda.CUDAGraph, T]:
+        """Return a recording of `run`, which may draw from `generator`, and what it writes to."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UP_RUNS):
+                run()
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        if generator is not None:
+            graph.register_generator_state(generator)
+        mode = "thread_local"  # other threads may go on with their own work
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
+            output = run()
+        return graph, output
+
+
+class Recording(NamedTuple):
+    """One recorded run of a solver."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Matches
+    output: Solution
+    weights: object  # that the graph reads and that nobody else may hold by then
+
+
+class RecordedSolver:
+    """A solver whose work is recorded once for every bucket of sizes and then replayed."""
+
+    def __init__(self, solver: Solver, backend: Backend, device: torch.device) -> None:
+        self.solver, self.backend = solver, backend
+        self.recorder = Recorder(device)
+        self.recordings: dict[tuple[int, ...], Recording] = {}
+        self.lock = Lock()
+
+    @staticmethod
+    def takes(matches: Matches) -> bool:
+        """Tell whether problems of this size are worth a recording."""
+        return (
+            len(matches) <= MAX_RECORDED_MATCHES
+            and matches.problems * len(matches) <= MAX_RECORDED_ROWS
+        )
+
+    def __call__(self, matches: Matches) -> Solution:
+        """Solve matches of any device; the solution is on the CPU. One thread at a time."""
+        from vbreg.backends.triton.branches import weights_state
+
+        B, N = matches.mask.shape
+        key = B, bucket(N), *weights_state(self.solver.network)
+        with self.lock:
+            if key not in self.recordings:
+                if len(self.recordings) >= MAX_RECORDINGS:
+                    self.recordings.pop(next(iter(self.recordings)))
+                self.recordings[key] = self._record(matches, B, bucket(N))
+            graph, inputs, output, _ = self.recordings[key]
+            _fill(inputs, matches)
+            graph.replay()
+            found = Solution(*to_cpu(output))
+        return found._replace(inliers=found.inliers[:, :N], confidence=found.confidence[:, :N])
+
+    def _record(self, matches: Matches, B: int, N: int) -> Recording:
+        from vbreg.backends.triton.branches import kept_alive
+
+        inputs = matches.map(
+            lambda part: torch.zeros(
+                B, N, *part.shape[2:], dtype=part.dtype, device=self.recorder.device
+            )
+        )
+        _fill(inputs, matches)
+        most = int(seed_count(torch.tensor(N), self.solver.voting))
+        graph, output = self.recorder.record(
+            lambda: self.solver(inputs, self.backend, most_seeds=most)
+        )
+        return Recording(graph, inputs, output, kept_alive(self.solver.network))
+
+
+def bucket(n: int) -> int:
+    """Return the number of rows that n are padded to, at most an eighth more from 1024 on."""
+    step = 128 if n <= 1024 else 256 if n <= 4096 else 512
+    return -(-n // step) * step
+
+
+def _fill(held: Matches, given: Matches) -> None:
+    """Copy the tensors of given matches into longer ones."""
+    N = len(given)
+    pairs = (
+        (held.source, given.source),
+        (held.target, given.target),
+        (held.mask, given.mask),
+        (held.descriptors, given.descriptors),
+    )
+    for a, b in pairs:
+        if a is not None and b is not None:
+            a[:, :N].copy_(b, non_blocking=True)
+    held.mask[:, N:] = False
