@@ -135,9 +135,9 @@ def level(found: Results) -> str:
                 level.append(title_of(method))
             elif low > 0:
                 better.append(title_of(method))
-        text = f"- {title}: {', '.join(level) or 'none'}"
-        lines.append(text + (f"; better than VBReg: {', '.join(better)}" if better else ""))
-    return "\n".join(lines)
+        text = f"**{title}**: {', '.join(level) or 'none'}"
+        lines.append(text + (f" (better: {', '.join(better)})" if better else ""))
+    return "; ".join(lines) + "."
 
 
 def leads(found: Results) -> str:
