@@ -27,9 +27,9 @@ PANELS = ("3dmatch_fpfh", "3dlomatch_fpfh")
 # Colours of Okabe & Ito and of Tol, which colour-blind eyes can tell apart; shapes differ as well.
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"),
-    *("#e69f00", "#000000", "#7f7f7f", "#882255", "#117733"),
+    *("#e69f00", "#000000", "#7f7f7f", "#882255", "#117733", "#999933"),
 )
-SHAPES = "osD^vPX<>h"
+SHAPES = "osD^vPX<>hp"
 INK = "#1c2530"
 
 
@@ -75,7 +75,7 @@ def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]
             yerr=[[value - low], [high - value]],
             fmt=method.shape,
             color=method.colour,
-            markersize=11 if method.ours else 8,
+            markersize=10 if method.ours else 8,
             markerfacecolor=method.colour if method.on_gpu else "white",
             markeredgewidth=1.6,
             elinewidth=1.4,
@@ -91,7 +91,7 @@ def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     times = [method.milliseconds for method in shown]
-    axis.set_xlim(min(times) / 2.0, max(times) * 5.0)
+    axis.set_xlim(min(times) / 2.5, max(times) * 5.0)
     low, high = axis.get_ylim()
     axis.set_ylim(max(0.0, low - 0.06 * (high - low)), min(101.0, high + 0.06 * (high - low)))
 

@@ -100,7 +100,7 @@ def results(found: Results) -> str:
             times.append(number(str(time.value)) + mark if time else "-")
             marked |= bool(mark)
         cells = [recall(summary[method]) if method in summary else "-" for summary in summaries]
-        backend = [first[method].get("backend", "")] * has_backend
+        backend = [first[method].get("backend") or "-"] * has_backend
         rows.append([title_of(method), *cells, *times, *backend])
     note = "\n\n\\* Timed in the benchmark itself; not part of the speed table." if marked else ""
     return table(header, rows) + note
