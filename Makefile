@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check test-baselines clean
+.PHONY: demo test check tables test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
@@ -16,6 +16,11 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The numbers in the documents, from the CSV files in docs/results.
+tables: $(VENV)/.installed-dev
+	$(BIN)/python scripts/write_tables.py
+	$(BIN)/python scripts/plot_results.py
 
 # Tests against Open3D, in an environment of their own: the core is tested without it.
 test-baselines: .venv-baselines/.installed

@@ -1,0 +1,130 @@
+"""scripts/write_tables.py: the numbers in the documents are those of the CSV files."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "write_tables.py"
+CARD = Path("src/vbreg/weights/MODEL_CARD.md")
+
+
+def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPT, "--root", root, *options]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the documents and of the CSV files."""
+    for path in [ROOT / "README.md", ROOT / CARD, *(ROOT / "docs").rglob("*")]:
+        if path.suffix in (".md", ".csv", ".json"):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    return tmp_path
+
+
+def edit_csv(path: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    with path.open(newline="") as file:
+        rows = [change(row) for row in csv.DictReader(file)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_the_documents_are_up_to_date() -> None:
+    found = run(ROOT, "--check")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert not found.stdout
+
+
+def test_every_table_is_shown_somewhere(tree: Path) -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        from write_tables import TABLES, documents, places
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    shown = {name for path in documents(tree) for name, _, _ in places(path.read_text(), path.name)}
+    assert shown == set(TABLES)
+
+
+def test_a_changed_number_is_noticed_and_written(tree: Path) -> None:
+    def change(row: dict[str, str]) -> dict[str, str]:
+        first = row["method"] == "vbreg" and row["scene"] == "all"
+        return {**row, "recall": "0.123", "pairs": "77"} if first else row
+
+    edit_csv(tree / "docs/results/table1/3dmatch_fpfh/summary.csv", change)
+    before = (tree / "README.md").read_text()
+    checked = run(tree, "--check")
+    assert checked.returncode == 1
+    assert "README.md: table 'results' is out of date" in checked.stdout
+    assert f"{CARD}: table 'model' is out of date" in checked.stdout
+    assert "docs/speed.md" not in checked.stdout
+    assert (tree / "README.md").read_text() == before
+
+    assert run(tree).returncode == 0
+    after = (tree / "README.md").read_text()
+    assert "12.3 (" in after
+    assert "3DMatch (77 pairs)" in after
+    assert run(tree, "--check").returncode == 0
+
+
+def test_the_backend_is_shown_where_a_file_has_it(tree: Path) -> None:
+    speed = tree / "docs/results/speed/h200"
+    for path in (
+        tree / "docs/results/table1/3dmatch_fpfh/summary.csv",
+        *(speed / f"{name}.csv" for name in ("matches", "clouds", "stages", "growth")),
+    ):
+        edit_csv(path, lambda row: {**row, "backend": "triton"})
+    assert run(tree).returncode == 0
+    readme, page = ((tree / name).read_text() for name in ("README.md", "docs/speed.md"))
+    assert "| backend of the recall |" in readme
+    assert "matches, backend triton |" in page
+    assert page.count("| triton |") > 5
+
+
+def test_the_run_beside_a_file_is_named(tree: Path) -> None:
+    about = {"command": "vbreg benchmark mine", "device": "4 CPU cores, arm64", "commit": "abc1234"}
+    (tree / "docs/results/table1/3dmatch_fpfh/run.json").write_text(json.dumps(about))
+    speed = {"matches": {**about, "command": "python benchmarks/speed.py mine"}}
+    (tree / "docs/results/speed/cpu/run.json").write_text(json.dumps(speed))
+    assert run(tree).returncode == 0
+    readme = (tree / "README.md").read_text()
+    assert "# 4 CPU cores, commit abc1234\nvbreg benchmark mine\n" in readme
+    assert "python benchmarks/speed.py mine\n" in readme
+    assert "| ms, 4 CPU cores |" in readme
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- table: none -->\n<!-- end table -->", "unknown table 'none': expected one of resul"),
+        ("<!-- table: results -->\n", "table 'results' has no `<!-- end table -->`"),
+        ("<!-- table: results -->\n<!-- table: level -->\n", "table 'results' has no `<!-- end"),
+        ("<!-- end table -->", "ends no table"),
+    ],
+)
+def test_a_wrong_marker_is_an_error(tree: Path, text: str, message: str) -> None:
+    page = tree / "docs/a.md"
+    page.write_text(text)
+    for options in ((), ("--check",)):
+        found = run(tree, *options)
+        assert found.returncode == 2
+        assert "docs/a.md" in found.stderr
+        assert message in found.stderr
+    assert page.read_text() == text
+
+
+def test_a_missing_file_is_an_error(tree: Path) -> None:
+    (tree / "docs/results/table2/table2.csv").unlink()
+    found = run(tree, "--check")
+    assert found.returncode == 2
+    assert "table2.csv" in found.stderr
