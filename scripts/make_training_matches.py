@@ -27,7 +27,7 @@ from vbreg.datasets import lidar, matches, scenes, shapes, streets, virtual
 from vbreg.datasets.folder import posed_clouds
 from vbreg.datasets.interiors import INTERIORS
 from vbreg.datasets.matches import MAX_MATCHES, MatchSet, PlaceCode
-from vbreg.datasets.pairs import inverse
+from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
@@ -118,7 +118,7 @@ def chosen_pairs(
     found = []
     for j, (target, T_world_j) in enumerate(clouds):
         for i, (source, T_world_i) in enumerate(clouds[:j]):
-            T_j_i = torch.from_numpy(inverse(T_world_j) @ T_world_i)
+            T_j_i = torch.from_numpy(inverse_pose(T_world_j) @ T_world_i)
             sample, whole = torch.tensor(source[::4]), torch.tensor(target)
             shared = overlap(sample, whole, T_j_i, voxel_size)
             if shared >= 0.1:
@@ -146,7 +146,7 @@ def match_group(
             if strength:
                 source = code.join(source, clouds[a][1], strength, generator)
                 target = code.join(target, clouds[b][1], strength, generator)
-            T_b_a = inverse(clouds[b][1]) @ clouds[a][1]
+            T_b_a = inverse_pose(clouds[b][1]) @ clouds[a][1]
             kind = f"code {strength:.2f}" if strength else "fpfh"
             title = f"{name}/{a}-{b} {kind}"
             sets.append(matches.match_features(title, source, target, T_b_a, shared, voxel_size))

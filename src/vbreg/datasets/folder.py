@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose
 from vbreg.datasets.reading import existing, in_order, read_points, read_poses
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io import FORMATS
@@ -44,9 +45,9 @@ def posed_pairs(
         for i in range(j):
             overlap = _overlap(world[i], tree, radius)
             if min_overlap <= overlap <= max_overlap:
-                T_j_i = inverse(poses[j]) @ poses[i]
+                T_j_i = inverse_pose(poses[j]) @ poses[i]
                 load = partial(_load, files, scene, i, j, T_j_i, overlap)
-                entries.append(Entry(f"{scene}/{i}-{j}", scene, load))
+                entries.append(PairEntry(f"{scene}/{i}-{j}", scene, load))
     return PairSequence(entries)
 
 

@@ -19,7 +19,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from vbreg.datasets.icp import refine_pose
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose
 from vbreg.datasets.reading import (
     arrays,
     existing,
@@ -103,7 +104,7 @@ def choose_frames(
     return pairs
 
 
-def _drive(base: Path, drive: int, distance: float, refine: bool) -> Iterator[Entry]:
+def _drive(base: Path, drive: int, distance: float, refine: bool) -> Iterator[PairEntry]:
     scene = f"{drive:02d}"
     scans = existing(base / "sequences" / scene / "velodyne", "the scans of a drive")
     T_camera_lidar = _read_calibration(base / "sequences" / scene / "calib.txt")
@@ -112,9 +113,9 @@ def _drive(base: Path, drive: int, distance: float, refine: bool) -> Iterator[En
     present = {int(path.stem) for path in scans.glob("*.bin") if path.stem.isdecimal()}
     for a, b in choose_frames(T_world_camera[:, :3, 3], present, distance):
         if (drive, a, b) not in WRONG:
-            T_b_a = inverse(T_world_lidar[b]) @ T_world_lidar[a]
+            T_b_a = inverse_pose(T_world_lidar[b]) @ T_world_lidar[a]
             load = partial(_load_scans, scans, scene, a, b, T_b_a, refine)
-            yield Entry(f"{scene}/{a}-{b}", scene, load)
+            yield PairEntry(f"{scene}/{a}-{b}", scene, load)
 
 
 def _load_scans(folder: Path, scene: str, a: int, b: int, T_b_a: Float64, refine: bool) -> Pair:
@@ -168,10 +169,10 @@ def _frames(file: Path) -> tuple[int, int, int]:
     return drive, a, b
 
 
-def _file_entry(path: Path, scene: str, descriptor: str | None) -> Entry:
+def _file_entry(path: Path, scene: str, descriptor: str | None) -> PairEntry:
     _, a, b = _frames(path)
     load = partial(_load_file, path, scene, a, b, descriptor is not None)
-    return Entry(f"{scene}/{a}-{b}", scene, load)
+    return PairEntry(f"{scene}/{a}-{b}", scene, load)
 
 
 def _load_file(path: Path, scene: str, a: int, b: int, described: bool) -> Pair:

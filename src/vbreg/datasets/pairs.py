@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
-import numpy as np
-
 from vbreg.errors import VBRegError
 from vbreg.types import Float32, Float64
 
@@ -30,7 +28,7 @@ class Pair:
     descriptors: tuple[Float32, Float32] | None = None  # (N, D), (M, D)
     scores: tuple[Float32, Float32] | None = None  # (N,), (M,): keypoints worth sampling (Predator)
     # (6, 6) of gt.info. It goes with gt.log, which maps the target into the source: the protocol's
-    # error is that of T_target_source @ inverse(estimate).
+    # error is that of T_target_source @ inverse_pose(estimate).
     information: Float64 | None = None
 
     @property
@@ -39,7 +37,7 @@ class Pair:
         return self.ids is not None and abs(self.ids[1] - self.ids[0]) <= 1
 
 
-class Entry(NamedTuple):
+class PairEntry(NamedTuple):
     """What is known of a pair before its clouds are read."""
 
     name: str
@@ -50,7 +48,7 @@ class Entry(NamedTuple):
 class PairSequence(Sequence[Pair]):
     """Names now, clouds later: `names[k]` is free, `self[k]` reads two files."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[PairEntry]) -> None:
         self._entries = tuple(entries)
         self.names: tuple[str, ...] = tuple(entry.name for entry in self._entries)
         self.scenes: tuple[str, ...] = tuple(entry.scene for entry in self._entries)  # of each pair
@@ -82,8 +80,3 @@ class PairSequence(Sequence[Pair]):
             raise VBRegError(f"no pairs of the scenes {unknown}; choose from {list(known)}")
         entries = [entry for entry in self._entries if scenes is None or entry.scene in scenes]
         return PairSequence(entries[::every][:limit])
-
-
-def inverse(T_a_b: Float64) -> Float64:
-    """T_b_a of a pose in numpy; no assumption on how well the file's rotation is orthonormal."""
-    return np.asarray(np.linalg.inv(T_a_b), dtype=np.float64)

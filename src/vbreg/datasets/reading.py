@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from vbreg import io
@@ -99,14 +99,6 @@ def _check_rigid(path: Path, T: Float64) -> None:
         raise FileFormatError(
             f"{path.absolute()}: row {int(wrong.argmax()) + 1} is not a rotation and a translation"
         )
-
-
-def pose(R: ArrayLike, t: ArrayLike) -> Float64:
-    """T (4, 4) of a rotation of nine numbers and a translation of three, in any shape."""
-    T = np.eye(4)
-    T[:3, :3] = np.asarray(R, dtype=np.float64).reshape(3, 3)
-    T[:3, 3] = np.asarray(t, dtype=np.float64).reshape(3)
-    return T
 
 
 def in_order(name: str) -> tuple[tuple[str, int], ...]:

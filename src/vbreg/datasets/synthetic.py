@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vbreg import correspondences, geometry
 from vbreg.datasets import scenes, virtual
-from vbreg.datasets.pairs import Entry, Pair, PairSequence
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
@@ -34,7 +34,8 @@ def synthetic(
         )
     make = partial(_make, seed=seed, overlap=(min_overlap, max_overlap))
     return PairSequence(
-        Entry(f"room-{seed}-{k}/0-1", f"room-{seed}-{k}", partial(make, k)) for k in range(count)
+        PairEntry(f"room-{seed}-{k}/0-1", f"room-{seed}-{k}", partial(make, k))
+        for k in range(count)
     )
 
 

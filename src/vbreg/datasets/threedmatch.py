@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose, pose_matrix
 from vbreg.datasets.reading import (
     arrays,
     existing,
-    pose,
     read_described,
     read_points,
     unrecognised,
@@ -105,7 +105,7 @@ def threedmatch(
         found = f"fragments: {fragments or 'none'}, ground truth: {len(truth)} pairs"
         raise unrecognised(benchmark, root, found, (text.format(benchmark) for text in _LAYOUTS))
     return PairSequence(
-        Entry(row.name, row.scene, partial(_load, fragments / row.scene, row, descriptor))
+        PairEntry(row.name, row.scene, partial(_load, fragments / row.scene, row, descriptor))
         for row in truth
     )
 
@@ -203,7 +203,7 @@ def _scene_truth(scene: str, folder: Path) -> Iterator[Truth]:
     information = {(i, j): matrix for i, j, matrix in (read_log(info, 6) if info.exists() else ())}
     for i, j, T_i_j in read_log(folder / "gt.log"):
         pair = i, j
-        yield Truth(scene, i, j, inverse(T_i_j), overlaps.get(pair), information.get(pair))
+        yield Truth(scene, i, j, inverse_pose(T_i_j), overlaps.get(pair), information.get(pair))
 
 
 def _read_overlaps(path: Path) -> dict[tuple[int, int], float]:
@@ -218,7 +218,7 @@ def _pickled_truth(path: Path) -> Iterator[Truth]:
     held = read_pickle(path)
     try:
         for moving, fixed, R, t, overlap in _pickled_rows(held):
-            yield _ordered(_place(moving), _place(fixed), pose(R, t), overlap)
+            yield _ordered(_place(moving), _place(fixed), pose_matrix(R, t), overlap)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(
             f"{path.absolute()}: expected lists src, tgt, rot, trans, or a list of pcd0, pcd1, "
@@ -252,7 +252,7 @@ def _ordered(
     share = None if overlap is None else float(overlap)
     if moving[1] < fixed[1]:
         return Truth(moving[0], moving[1], fixed[1], T_fixed_moving, share)
-    return Truth(moving[0], fixed[1], moving[1], inverse(T_fixed_moving), share)
+    return Truth(moving[0], fixed[1], moving[1], inverse_pose(T_fixed_moving), share)
 
 
 # --- Predator's features --------------------------------------------------------------------------
@@ -269,14 +269,16 @@ def _feature_files(root: Path, benchmark: str) -> dict[int, Path]:
 
 def _feature_entries(
     files: Mapping[int, Path], truth: Sequence[Truth], benchmark: str
-) -> Iterator[Entry]:
+) -> Iterator[PairEntry]:
     """Named by the list of pairs where there is one, else by their number."""
     for n, path in files.items():
         if not truth:
-            yield Entry(f"{benchmark}/{n}", "", partial(_load_features, path, f"{benchmark}/{n}"))
+            yield PairEntry(
+                f"{benchmark}/{n}", "", partial(_load_features, path, f"{benchmark}/{n}")
+            )
         elif n < len(truth):
             row = truth[n]
-            yield Entry(row.name, row.scene, partial(_load_listed_features, path, row))
+            yield PairEntry(row.name, row.scene, partial(_load_listed_features, path, row))
         else:
             raise FileFormatError(
                 f"{path.absolute()}: the list of {benchmark} has only {len(truth)} pairs; "
@@ -293,7 +295,7 @@ def _load_features(path: Path, name: str) -> Pair:
         both = (held["overlaps"] * held["saliency"]).astype(np.float32).reshape(-1)
         scores = both[: len(a)], both[len(a) :]
     features = a.features, b.features
-    return Pair(name, a.points, b.points, pose(R, t), descriptors=features, scores=scores)
+    return Pair(name, a.points, b.points, pose_matrix(R, t), descriptors=features, scores=scores)
 
 
 def _load_listed_features(path: Path, row: Truth) -> Pair:
@@ -301,7 +303,7 @@ def _load_listed_features(path: Path, row: Truth) -> Pair:
     pair = _load_features(path, row.name)
     backward, forward = (
         np.allclose(T, row.T_j_i, atol=1e-3)
-        for T in (inverse(pair.T_target_source), pair.T_target_source)
+        for T in (inverse_pose(pair.T_target_source), pair.T_target_source)
     )
     if not (backward or forward):
         raise FileFormatError(
@@ -318,7 +320,7 @@ def _load_listed_features(path: Path, row: Truth) -> Pair:
 # --- FCGF's training set --------------------------------------------------------------------------
 
 
-def _training_entries(file: Path) -> Iterator[Entry]:
+def _training_entries(file: Path) -> Iterator[PairEntry]:
     for number, line in enumerate(file.read_text().splitlines(), 1):
         words = line.split()
         if not words:
@@ -332,7 +334,9 @@ def _training_entries(file: Path) -> Iterator[Entry]:
         scene, i, j = ends[0][1], int(ends[0][2]), int(ends[1][2])
         overlap = float(words[2]) if len(words) > 2 else None
         row = Truth(scene, i, j, np.eye(4), overlap)
-        yield Entry(row.name, scene, partial(_load_training, file.parent, words[0], words[1], row))
+        yield PairEntry(
+            row.name, scene, partial(_load_training, file.parent, words[0], words[1], row)
+        )
 
 
 def _load_training(folder: Path, source: str, target: str, row: Truth) -> Pair:
