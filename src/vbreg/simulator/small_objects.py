@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vbreg.datasets.shapes import Generator, Mesh, blob, box, lathe, merge, sheet, torus, tube
-from vbreg.types import Float64
+from vbreg.simulator.meshes import (
+    Generator,
+    Maker,
+    Mesh,
+    arc,
+    blob,
+    box,
+    lathe,
+    make_one_of,
+    merge,
+    sheet,
+    smooth_noise,
+    torus,
+    tube,
+)
 
-Maker = Callable[[Generator], Mesh]
 
-
-def pick(makers: Sequence[Maker], generator: Generator) -> Mesh:
-    """What one of the makers, drawn at random, makes."""
-    return makers[int(generator.integers(len(makers)))](generator)
-
-
-def strewn(
+def scatter_objects(
     makers: Sequence[Maker], count: int, size: ArrayLike, z: float, generator: Generator
 ) -> list[Mesh]:
     """`count` things on a board of `size` (2,) centred on the origin at height `z`."""
     spots = generator.uniform(-0.45, 0.45, (count, 2)) * np.asarray(size)
     return [
-        pick(makers, generator).moved((*spot, z), generator.uniform(0, 2 * np.pi)) for spot in spots
+        make_one_of(makers, generator).moved((*spot, z), generator.uniform(0, 2 * np.pi))
+        for spot in spots
     ]
 
 
-def ripple(x: Float64, y: Float64, generator: Generator, length: float) -> Float64:
-    """A smooth random field of about unit variance with waves of some `length` metres."""
-    turn, rate = generator.uniform((0, 0.5), (2 * np.pi, 1.5), (8, 2)).T
-    phase = 2 * np.pi / length * rate * (x[..., None] * np.cos(turn) + y[..., None] * np.sin(turn))
-    return 0.5 * np.sin(phase + generator.uniform(0, 2 * np.pi, 8)).sum(-1)
-
-
-def arc(width: float, height: float, points: int = 9) -> Float64:
-    """Half an ellipse (points, 3) that stands on the x axis: handles, straps, taps."""
-    angle = np.linspace(0, np.pi, points)
-    return np.stack([np.cos(angle) * width / 2, 0 * angle, np.sin(angle) * height], axis=-1)
-
-
-def books(generator: Generator) -> Mesh:
+def book_stack(generator: Generator) -> Mesh:
     z, parts = 0.0, []
     for _ in range(generator.integers(2, 9)):
         size = generator.uniform((0.12, 0.15, 0.01), (0.24, 0.32, 0.05))
@@ -60,7 +54,7 @@ def carton(generator: Generator) -> Mesh:
     return box(generator.uniform(0.05, 0.45, 3))
 
 
-def thing(generator: Generator) -> Mesh:
+def compound_object(generator: Generator) -> Mesh:
     """Two or three shapes grown together: toys, shoes, bags, appliances."""
     parts: list[Mesh] = []
     for _ in range(generator.integers(2, 5)):
@@ -95,13 +89,13 @@ def pan(generator: Generator) -> Mesh:
     return merge([pot, box((grip, 0.025, 0.02), (r + grip / 2, 0, 0.8 * h))])
 
 
-def plates(generator: Generator) -> Mesh:
+def plate_stack(generator: Generator) -> Mesh:
     r, count = generator.uniform(0.09, 0.14), generator.integers(2, 9)
     heights = 0.012 * np.arange(count)
     return merge([lathe([0, 0.6 * r, r, 0.6 * r], np.r_[0, 0, 0.02, 0.006] + z) for z in heights])
 
 
-def roll(generator: Generator) -> Mesh:
+def paper_roll(generator: Generator) -> Mesh:
     r, length = generator.uniform((0.02, 0.1), (0.07, 0.6))
     return lathe([0, r, r, 0], [0, 0, length, length], 14).moved((0, length / 2, r), 0, np.pi / 2)
 
@@ -134,13 +128,13 @@ def shoes(generator: Generator) -> Mesh:
     return merge([shoe, shoe.moved((0.13, generator.normal(0, 0.05), 0), generator.normal(0, 0.3))])
 
 
-def heap(generator: Generator) -> Mesh:
+def clothes_heap(generator: Generator) -> Mesh:
     """Clothes or a blanket, dropped."""
     r, h = generator.uniform((0.15, 0.08), (0.4, 0.3))
     rho, phi = np.meshgrid(np.linspace(0, 1, 14), np.linspace(0, 2 * np.pi, 33), indexing="ij")
     edge = r * (1 + 0.2 * np.sin(3 * phi + generator.uniform(0, 6)))
     x, y = edge * rho * np.cos(phi), edge * rho * np.sin(phi)
-    z = h * (1 - rho**2) * np.maximum(0.15, 0.7 + 0.25 * ripple(x, y, generator, 0.3))
+    z = h * (1 - rho**2) * np.maximum(0.15, 0.7 + 0.25 * smooth_noise(x, y, generator, 0.3))
     return sheet(np.stack([x, y, z + 0.004], axis=-1))
 
 
@@ -208,21 +202,42 @@ def kettle(generator: Generator) -> Mesh:
     return merge([lathe([0, r, r, 0.7 * r, 0], [0, 0, 0.4 * h, 0.95 * h, h]), handle, spout])
 
 
-def small(generator: Generator) -> Mesh:
-    kinds: list[Maker] = [books, vessel, carton, thing, thing]
+def simple_object(generator: Generator) -> Mesh:
+    kinds: list[Maker] = [book_stack, vessel, carton, compound_object, compound_object]
     kinds.append(lambda g: torus(g.uniform(0.06, 0.2), g.uniform(0.015, 0.05)))
     kinds.append(lambda g: blob(g.uniform(0.08, 0.4, 3), g, 0.5))
     return kinds[generator.integers(len(kinds))](generator)
 
 
 KITCHENWARE: tuple[Maker, ...] = (
-    bottle, bottle, cup, cup, bowl, pan, plates, kettle, microwave, vessel, carton, roll
+    bottle, bottle, cup, cup, bowl, pan, plate_stack, kettle, microwave, vessel, carton, paper_roll
 )  # fmt: skip
 PAPERWORK: tuple[Maker, ...] = (
-    books, books, cup, laptop, carton, roll, bottle, desk_lamp, keyboard, bag, vessel
+    book_stack, book_stack, cup, laptop, carton, paper_roll, bottle, desk_lamp, keyboard, bag,
+    vessel,
 )  # fmt: skip
 BELONGINGS: tuple[Maker, ...] = (
-    books, vessel, thing, bag, shoes, heap, bottle, cup, bowl, desk_lamp, carton, open_carton, small
+    book_stack, vessel, compound_object, bag, shoes, clothes_heap, bottle, cup, bowl, desk_lamp,
+    carton, open_carton, simple_object,
 )  # fmt: skip
-LEFTOVERS: tuple[Maker, ...] = (bag, shoes, bucket, cable, open_carton, carton, bottle, heap, thing)
-TOILETRIES: tuple[Maker, ...] = (bottle, bottle, bottle, cup, roll, heap, shoes, bucket)
+LEFTOVERS: tuple[Maker, ...] = (
+    bag,
+    shoes,
+    bucket,
+    cable,
+    open_carton,
+    carton,
+    bottle,
+    clothes_heap,
+    compound_object,
+)
+TOILETRIES: tuple[Maker, ...] = (
+    bottle,
+    bottle,
+    bottle,
+    cup,
+    paper_roll,
+    clothes_heap,
+    shoes,
+    bucket,
+)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from vbreg.datasets import things
-from vbreg.datasets.shapes import (
+from vbreg.simulator import small_objects
+from vbreg.simulator.meshes import (
     Generator,
+    Maker,
     Mesh,
+    arc,
     blob,
     box,
     copies,
     lathe,
+    make_one_of,
     merge,
     sheet,
+    smooth_noise,
     torus,
     tube,
 )
-from vbreg.datasets.things import Maker, arc, pick, ripple, small, strewn
+from vbreg.simulator.small_objects import scatter_objects, simple_object
 
 
 def chair(generator: Generator) -> Mesh:
@@ -40,10 +44,10 @@ def table(generator: Generator) -> Mesh:
             box((0.55, 0.05, 0.33), (0, d / 4, h + 0.14)),
             box((0.2, 0.15, 0.15), (0, d / 4, h)),
         ]
-    smalls = [small(generator) for _ in range(generator.integers(2, 8))]
-    spots = generator.uniform((-w / 2, -d / 2), (w / 2, d / 2), (len(smalls), 2)) * 0.85
+    objects = [simple_object(generator) for _ in range(generator.integers(2, 8))]
+    spots = generator.uniform((-w / 2, -d / 2), (w / 2, d / 2), (len(objects), 2)) * 0.85
     return merge(
-        parts + [t.moved((*s, h + 0.04), s[0] * 9) for t, s in zip(smalls, spots, strict=True)]
+        parts + [t.moved((*s, h + 0.04), s[0] * 9) for t, s in zip(objects, spots, strict=True)]
     )
 
 
@@ -57,8 +61,8 @@ def shelf(generator: Generator) -> Mesh:
         x = 0.03 - w / 2
         while x < w / 2 - 0.06:  # books of all heights, gaps, and other things
             if generator.random() < 0.12:
-                thing = small(generator)
-                parts.append(thing.moved((x + 0.08, 0, z + 0.025)))
+                item = simple_object(generator)
+                parts.append(item.moved((x + 0.08, 0, z + 0.025)))
                 x += generator.uniform(0.1, 0.3)
             width, depth, height = generator.uniform((0.015, 0.12, 0.15), (0.07, d - 0.02, 0.27))
             lean = generator.normal(0, 0.03)
@@ -81,7 +85,7 @@ def sofa(generator: Generator) -> Mesh:
     return merge(parts)
 
 
-def lamp(generator: Generator) -> Mesh:
+def floor_lamp(generator: Generator) -> Mesh:
     h, r = generator.uniform((1.1, 0.14), (1.7, 0.26))
     return lathe([0, 0.15, 0.15, 0.02, 0.02, r, r * 0.6], [0, 0, 0.03, 0.04, h, h, h + 0.28])
 
@@ -100,7 +104,7 @@ def cabinet(generator: Generator) -> Mesh:
     w, d, h = generator.uniform((0.4, 0.35, 0.5), (1.2, 0.6, 2.0))
     doors = [box((w / 2 - 0.02, 0.02, h - 0.06), (x, d / 2, 0.03)) for x in (-w / 4, w / 4)]
     knobs = [box((0.03, 0.06, 0.12), (x, d / 2, h / 2)) for x in (-0.05, 0.05)]
-    top = [small(generator).moved((generator.uniform(-w, w) * 0.4, 0, h)) for _ in range(3)]
+    top = [simple_object(generator).moved((generator.uniform(-w, w) * 0.4, 0, h)) for _ in range(3)]
     return merge([box((w, d, h)), *doors, *knobs, *top])
 
 
@@ -156,7 +160,7 @@ def armchair(generator: Generator) -> Mesh:
 # --- tables and what stands on them --------------------------------------------------------------
 
 
-def board(w: float, d: float, h: float, generator: Generator) -> Mesh:
+def bare_table(w: float, d: float, h: float, generator: Generator) -> Mesh:
     """A bare table: on four legs, on trestles or on panels."""
     top, style = box((w, d, 0.035), (0, 0, h - 0.035)), generator.integers(3)
     x, y = w / 2 - 0.08, d / 2 - 0.06
@@ -183,11 +187,14 @@ def round_table(generator: Generator) -> Mesh:
 def workstation(w: float, d: float, generator: Generator) -> Mesh:
     """A desk to sit at from +y: screens, keyboard, drawers, a computer below."""
     h = 0.74
-    screen, count = things.monitor(generator), int(generator.integers(1, 3))
-    parts = [board(w, d, h, generator), things.keyboard(generator).moved((0, 0.2 * d, h))]
+    screen, count = small_objects.monitor(generator), int(generator.integers(1, 3))
+    parts = [
+        bare_table(w, d, h, generator),
+        small_objects.keyboard(generator).moved((0, 0.2 * d, h)),
+    ]
     for x in (np.arange(count) - (count - 1) / 2) * 0.62:
         parts.append(screen.moved((x, -0.2 * d, h), -0.35 * x))
-    pedestal = merge([box((0.4, 0.55, 0.58)), *fronts(0.4, 0.56, 3, 0.275)])
+    pedestal = merge([box((0.4, 0.55, 0.58)), *drawer_fronts(0.4, 0.56, 3, 0.275)])
     parts.append(pedestal.moved((generator.choice([-1, 1]) * (w / 2 - 0.32), 0, 0)))
     tower = box(generator.uniform((0.16, 0.38, 0.36), (0.21, 0.46, 0.46)))
     return merge([*parts, tower.moved((generator.uniform(-0.1, 0.1), -0.1, 0))])
@@ -196,7 +203,7 @@ def workstation(w: float, d: float, generator: Generator) -> Mesh:
 # --- to keep things in ---------------------------------------------------------------------------
 
 
-def fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
+def drawer_fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
     """The fronts of `rows` drawers, each with its grip, on the plane at `y`."""
     step = (h - 0.02) / rows
     front = box((w - 0.02, 0.02, step - 0.015), skip="y").moved((0, y + 0.01, 0.02))
@@ -208,10 +215,12 @@ def fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
     ]
 
 
-def drawers(generator: Generator) -> Mesh:
+def chest_of_drawers(generator: Generator) -> Mesh:
     w, d, h = generator.uniform((0.4, 0.38, 0.5), (1.1, 0.5, 1.1))
-    top = strewn(things.BELONGINGS, int(generator.integers(1, 5)), (w, d), h, generator)
-    return merge([box((w, d, h)), *fronts(w, h, int(generator.integers(2, 6)), d / 2), *top])
+    top = scatter_objects(
+        small_objects.BELONGINGS, int(generator.integers(1, 5)), (w, d), h, generator
+    )
+    return merge([box((w, d, h)), *drawer_fronts(w, h, int(generator.integers(2, 6)), d / 2), *top])
 
 
 def wardrobe(generator: Generator) -> Mesh:
@@ -221,7 +230,13 @@ def wardrobe(generator: Generator) -> Mesh:
     knob = box((0.02, 0.05, 0.16), (0.4 * w / leaves, d / 2 + 0.02, 0.5 * h))
     centres = (np.arange(leaves) + 0.5) * w / leaves - w / 2
     doors = copies(merge([leaf, knob]), [(x, 0, 0, 0) for x in centres])
-    above = strewn((things.carton, things.bag, things.open_carton), 2, (w, 0.6 * d), h, generator)
+    above = scatter_objects(
+        (small_objects.carton, small_objects.bag, small_objects.open_carton),
+        2,
+        (w, 0.6 * d),
+        h,
+        generator,
+    )
     return merge([box((w, d, h), skip="z"), doors, *(above if h < 2.1 else ())])
 
 
@@ -248,11 +263,11 @@ def bookcase(w: float, h: float, generator: Generator) -> Mesh:
             row = book_row(w - 0.03, d, step, generator)
             parts += [book.moved((0.02 - w / 2, -d / 2, z + 0.02)) for book in row]
         elif generator.random() < 0.7:
-            parts += strewn(things.BELONGINGS, 2, (w, 0.1), z + 0.02, generator)
+            parts += scatter_objects(small_objects.BELONGINGS, 2, (w, 0.1), z + 0.02, generator)
     return merge(parts)
 
 
-def rack(w: float, h: float, generator: Generator) -> Mesh:
+def storage_rack(w: float, h: float, generator: Generator) -> Mesh:
     """Steel shelving, open on both sides, with cartons of a few sizes in rows."""
     d, step = generator.uniform((0.35, 0.4), (0.6, 0.65))
     posts = [
@@ -270,8 +285,8 @@ def rack(w: float, h: float, generator: Generator) -> Mesh:
                 shift = (x + size[0] / 2, generator.normal(0, 0.02), z + 0.03)
                 parts.append(box(size, skip="z").moved(shift, generator.normal(0, 0.05)))
             else:
-                thing = pick(things.KITCHENWARE, generator)
-                parts.append(thing.moved((x + size[0] / 2, 0, z + 0.03)))
+                item = make_one_of(small_objects.KITCHENWARE, generator)
+                parts.append(item.moved((x + size[0] / 2, 0, z + 0.03)))
             x += size[0] + generator.exponential(0.06)
     return merge(parts)
 
@@ -285,7 +300,9 @@ def bed(generator: Generator) -> Mesh:
     x, y = np.meshgrid(across, along, indexing="ij")
     over = np.maximum(0, np.abs(x) / w - 0.5)  # what hangs down at the sides
     drop = 5 * h * over + 0.3 * np.maximum(0, y - 1)
-    duvet = sheet(np.stack([x, y, h + 0.07 + 0.025 * ripple(x, y, generator, 0.6) - drop], axis=-1))
+    duvet = sheet(
+        np.stack([x, y, h + 0.07 + 0.025 * smooth_noise(x, y, generator, 0.6) - drop], axis=-1)
+    )
     pillow = blob((min(0.7, 0.9 * w), 0.42, 0.16), generator, 0.15)
     pillows = [pillow.moved((x, -0.75, h)) for x in ((-0.25 * w, 0.25 * w) if w > 1.3 else (0,))]
     frame = [box((w, 2.0, h - 0.12), (0, 0, 0.12)), box((w + 0.06, 0.06, head), (0, -1.03, 0))]
@@ -296,7 +313,7 @@ def bed(generator: Generator) -> Mesh:
 def rug(w: float, d: float, generator: Generator) -> Mesh:
     u = np.linspace(-0.5, 0.5, 40)
     x, y = np.meshgrid(u * w, u * d, indexing="ij")
-    return sheet(np.stack([x, y, 0.014 + 0.005 * ripple(x, y, generator, 0.8)], axis=-1))
+    return sheet(np.stack([x, y, 0.014 + 0.005 * smooth_noise(x, y, generator, 0.8)], axis=-1))
 
 
 def bench(generator: Generator) -> Mesh:
@@ -315,7 +332,7 @@ def tap(generator: Generator) -> Mesh:
     return tube([np.zeros(3), *bend], 0.014)
 
 
-def trough(w: float, d: float, h: float, deep: float) -> Mesh:
+def basin_block(w: float, d: float, h: float, deep: float) -> Mesh:
     """A block with an oval hollow: tubs, basins, sinks."""
     angle = np.linspace(0, 2 * np.pi, 49)
     lap = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
@@ -338,7 +355,7 @@ def oven(w: float, d: float, h: float) -> Mesh:
     return merge([box((w, d, h), skip="xXyz"), door, bar, knobs, *rings])
 
 
-def hood(w: float, height: float) -> Mesh:
+def cooker_hood(w: float, height: float) -> Mesh:
     """A truncated pyramid and its chimney of `height`; the lower rim is z = 0."""
     skirt = lathe(np.array([0.71, 0.71, 0.2]) * w, [0, 0.06, 0.3], 4).moved((0, 0, 0), np.pi / 4)
     return merge([skirt, box((0.28 * w, 0.28 * w, height - 0.3), (0, 0, 0.3), "zZ")])
@@ -396,7 +413,10 @@ def toilet(generator: Generator) -> Mesh:
 def washstand(generator: Generator) -> Mesh:
     """A basin on a pedestal or on a cupboard, the mirror's cabinet above."""
     w, h = generator.uniform((0.45, 0.8), (0.9, 0.9))
-    bowl = [trough(w, 0.46, 0.16, 0.13).moved((0, 0, h - 0.16)), tap(generator).moved((0, -0.2, h))]
+    bowl = [
+        basin_block(w, 0.46, 0.16, 0.13).moved((0, 0, h - 0.16)),
+        tap(generator).moved((0, -0.2, h)),
+    ]
     below = lathe([0.12, 0.09, 0.14], [0, 0.4, h - 0.16])
     if generator.random() < 0.5:
         below = cupboards(2, w / 2, 0.42, 0.5, generator).moved((-w / 2, 0, h - 0.66))
@@ -407,7 +427,7 @@ def washstand(generator: Generator) -> Mesh:
 def bathtub(generator: Generator) -> Mesh:
     """The long side along x."""
     w, d, h = generator.uniform((1.5, 0.68, 0.5), (1.8, 0.8, 0.62))
-    return merge([trough(w, d, h, 0.8 * h), tap(generator).moved((0.3 * w, -d / 2 + 0.03, h))])
+    return merge([basin_block(w, d, h, 0.8 * h), tap(generator).moved((0.3 * w, -d / 2 + 0.03, h))])
 
 
 def shower(generator: Generator) -> Mesh:
@@ -433,7 +453,7 @@ def towel_rail(generator: Generator) -> Mesh:
         for z in np.arange(0.35, 0.3 + h, 0.09)
     ]
     x, z = np.meshgrid(np.linspace(-0.4, 0.4, 20) * w, np.linspace(0.5, 1.0, 6) * h, indexing="ij")
-    towel = sheet(np.stack([x, 0.1 + 0.012 * ripple(x, z, generator, 0.2), z], axis=-1))
+    towel = sheet(np.stack([x, 0.1 + 0.012 * smooth_noise(x, z, generator, 0.2), z], axis=-1))
     return merge([*posts, *rungs, towel])
 
 
@@ -467,7 +487,7 @@ def radiator(w: float, h: float) -> Mesh:
     return copies(ribs, [(x, 0.06, 0.12, 0) for x in np.arange(0.03 - w / 2, w / 2, 0.065)])
 
 
-def drapes(w: float, height: float, generator: Generator) -> Mesh:
+def curtain_pair(w: float, height: float, generator: Generator) -> Mesh:
     """A rod above an opening `w` wide, the same curtain drawn aside at both its ends."""
     wide, waves, deep = generator.uniform((0.25, 4, 0.02), (0.55, 9, 0.05))
     u, z = np.meshgrid(np.linspace(0, 1, 60), np.linspace(0.04, height, 5), indexing="ij")
@@ -478,7 +498,7 @@ def drapes(w: float, height: float, generator: Generator) -> Mesh:
     return merge([rod, half.moved((-w / 2, 0, 0)), flipped.moved((w / 2, 0, 0))])
 
 
-def pendant(generator: Generator) -> Mesh:
+def pendant_lamp(generator: Generator) -> Mesh:
     """A lamp below a ceiling at z = 0."""
     drop, r = generator.uniform((0.3, 0.1), (0.9, 0.28))
     shade = r * generator.uniform(0.3, 1.0, 5)
@@ -533,7 +553,7 @@ def bicycle(generator: Generator) -> Mesh:
     return whole.moved((0, 0, 0.01), 0, generator.normal(0, 0.08))
 
 
-def extinguisher(generator: Generator) -> Mesh:
+def fire_extinguisher(generator: Generator) -> Mesh:
     h = generator.uniform(0.4, 0.55)
     hose = tube([[0.03, 0.0, h], [0.1, 0.02, h - 0.05], [0.1, 0.02, 0.3 * h]], 0.01, 6)
     return merge(
@@ -541,7 +561,7 @@ def extinguisher(generator: Generator) -> Mesh:
     )
 
 
-LARGE: tuple[Maker, ...] = (
-    table, table, chair, chair, shelf, shelf, sofa, lamp, plant, cabinet
+LARGE_FURNITURE: tuple[Maker, ...] = (
+    table, table, chair, chair, shelf, shelf, sofa, floor_lamp, plant, cabinet
 )  # fmt: skip
-WALL_SIDE: tuple[Maker, ...] = (shelf, sofa, cabinet, table, plant, curtain, lamp)
+WALL_FURNITURE: tuple[Maker, ...] = (shelf, sofa, cabinet, table, plant, curtain, floor_lamp)

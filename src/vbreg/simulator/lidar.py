@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from vbreg import geometry
-from vbreg.datasets.streets import HALF, Street
+from vbreg.simulator.streets import ROAD_HALF_LENGTH, Street
 from vbreg.types import Float64
 
-CHUNK = 1 << 20  # ray-triangle tests at a time
+MAX_TESTS_AT_ONCE = 1 << 20  # ray-triangle tests at a time
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Lidar:
         return torch.stack([x, y, z], dim=-1).float()
 
 
-def cast(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+def cast_rays(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
     """Triangles (F, 3, 3) in the sensor's frame -> range (R, C), inf for none, and face (R, C)."""
     rays = lidar.rays().to(triangles.device).view(-1, 3)
     best = torch.full_like(rays[:, 0], torch.inf)
@@ -80,10 +80,10 @@ def cast(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
 
 def _candidates(triangles: Tensor, lidar: Lidar) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Chunks: faces (F',), and for every test the place in F' (K,) and the ray (K,)."""
-    first, count = _span(triangles, lidar)
+    first, count = _ring_and_column_span(triangles, lidar)
     total = count.prod(-1)
     faces = total.nonzero().squeeze(-1)
-    chunk = total[faces].cumsum(0) // CHUNK
+    chunk = total[faces].cumsum(0) // MAX_TESTS_AT_ONCE
     for f in torch.split(faces, chunk.bincount().tolist() or [0]):
         owner = torch.repeat_interleave(torch.arange(len(f), device=f.device), total[f])
         start = total[f].cumsum(0) - total[f]
@@ -94,7 +94,7 @@ def _candidates(triangles: Tensor, lidar: Lidar) -> Iterator[tuple[Tensor, Tenso
         yield f, owner, ring * lidar.columns + column
 
 
-def _span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+def _ring_and_column_span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
     """First ring and column (F, 2) of each triangle's outline and how many (F, 2) it spans."""
     flat, z = triangles[..., :2].double(), triangles[..., 2].double()
     ahead = flat.roll(-1, 1)
@@ -123,7 +123,7 @@ def _span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
     return torch.stack([ring, column.long()], dim=-1), count
 
 
-def scan(
+def scan_street(
     street: Street,
     T_world_sensor: Float64,
     lidar: Lidar,
@@ -131,11 +131,11 @@ def scan(
     generator: torch.Generator,
 ) -> Tensor:
     """One turn of the sensor at `time` seconds -> points (N, 3) float64 in its frame."""
-    triangles, relief = street.at(time, T_world_sensor[:2, 3])
+    triangles, relief = street.triangles_at(time, T_world_sensor[:2, 3])
     device = triangles.device
     T = torch.as_tensor(T_world_sensor, device=device)
     local = geometry.apply(geometry.inverse(T), triangles.double().view(-1, 3)).view(-1, 3, 3)
-    distance, face = cast(local, lidar)
+    distance, face = cast_rays(local, lidar)
     ring, column = (face >= 0).nonzero().unbind(-1)
     distance, face = distance[ring, column], face[ring, column]
     a, b, c = local[face].float().unbind(1)
@@ -152,10 +152,10 @@ def scan(
     points = ray * measured.unsqueeze(-1) + normal * bump.unsqueeze(-1)
     kept &= (measured > lidar.near) & (measured < lidar.far) & (points[:, 2] < lidar.ceiling)
     points = points[kept].double()
-    return points if lidar.voxel_size is None else _thin(points, lidar.voxel_size)
+    return points if lidar.voxel_size is None else _first_in_each_voxel(points, lidar.voxel_size)
 
 
-def _thin(points: Tensor, size: float) -> Tensor:
+def _first_in_each_voxel(points: Tensor, size: float) -> Tensor:
     """The first point (N, 3) of each voxel."""
     x, y, z = (points / size).floor().long().unbind(-1)
     voxels, voxel = torch.unique((x << 40) + (y << 20) + z, return_inverse=True)
@@ -164,14 +164,14 @@ def _thin(points: Tensor, size: float) -> Tensor:
     return points[first]
 
 
-def drive(
+def random_drive(
     street: Street, generator: np.random.Generator, count: int, height: float = Lidar.height
 ) -> tuple[Float64, Float64]:
     """T_world_sensor (count, 4, 4) along the road, 4 to 12 m apart, and the time of each (count,).
 
     Some look back, from the other lane and at another time; on a crossing some are turning.
     """
-    limit = 0.4 * HALF
+    limit = 0.4 * ROAD_HALF_LENGTH
     steps = generator.uniform(4, 12, count).cumsum()
     steps += generator.uniform(-15, 15) - steps.mean()
     poses, times = [], []
@@ -181,14 +181,14 @@ def drive(
         yaw = generator.normal(0, 0.03) + back * np.pi
         if street.road.crosses(s) and generator.random() < 0.4:
             yaw += generator.uniform(-1.5, 1.5)
-        T = street.road.frame(s, lane) @ _turned(yaw, *generator.normal(0, 0.008, 2))
+        T = street.road.car_pose(s, lane) @ _rotation(yaw, *generator.normal(0, 0.008, 2))
         T[2, 3] += height + generator.normal(0, 0.02)
         poses.append(T)
         times.append(generator.uniform(200, 300) if back else s / 8)
     return np.stack(poses), np.array(times)
 
 
-def _turned(yaw: float, pitch: float, roll: float) -> Float64:
+def _rotation(yaw: float, pitch: float, roll: float) -> Float64:
     (cy, cp, cr), (sy, sp, sr) = np.cos([yaw, pitch, roll]), np.sin([yaw, pitch, roll])
     T = np.eye(4)
     T[:3, :3] = (
@@ -199,7 +199,7 @@ def _turned(yaw: float, pitch: float, roll: float) -> Float64:
     return T
 
 
-def street_scans(
+def drive_and_scan(
     street: Street,
     generator: np.random.Generator,
     count: int = 8,
@@ -207,8 +207,8 @@ def street_scans(
 ) -> list[tuple[Tensor, Tensor]]:
     """`count` scans of one street: points (N, 3) and T_world_sensor (4, 4), both float64."""
     noise = torch.Generator(street.device).manual_seed(int(generator.integers(1 << 62)))
-    poses, times = drive(street, generator, count, lidar.height)
+    poses, times = random_drive(street, generator, count, lidar.height)
     return [
-        (scan(street, T, lidar, time, noise), torch.as_tensor(T, device=street.device))
+        (scan_street(street, T, lidar, time, noise), torch.as_tensor(T, device=street.device))
         for T, time in zip(poses, times, strict=True)
     ]

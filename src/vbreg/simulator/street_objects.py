@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vbreg.datasets.shapes import Generator, Mesh, blob, box, copies, lathe, merge, sheet, tube
+from vbreg.simulator.meshes import Generator, Mesh, blob, box, copies, lathe, merge, sheet, tube
 from vbreg.types import Float64
 
 Part = tuple[Mesh, float]  # a surface, and the rms height of the waves on it
@@ -29,15 +29,15 @@ def leaves(points: Float64, size: float, generator: Generator) -> Mesh:
 def foliage(size: ArrayLike, generator: Generator, density: float = 80.0) -> Mesh:
     """Leaves in lumps that fill an ellipsoid of the given extent, resting on z = 0."""
     half = np.asarray(size) / 2
-    lumps = _ball(0.65, int(generator.integers(4, 10)), generator)
+    lumps = _points_in_ball(0.65, int(generator.integers(4, 10)), generator)
     count = int(np.clip(density * half.prod() ** (2 / 3), 24, 1200))
-    around = _ball(0.6, count, generator)
+    around = _points_in_ball(0.6, count, generator)
     points = (lumps[generator.integers(len(lumps), size=count)] + around) * half
     points[:, 2] = np.maximum(points[:, 2] + half[2], 0.05)
     return leaves(points, generator.uniform(0.18, 0.32), generator)
 
 
-def _ball(radius: float, count: int, generator: Generator) -> Float64:
+def _points_in_ball(radius: float, count: int, generator: Generator) -> Float64:
     """Points (count, 3) in a ball, denser than even towards its centre."""
     direction = generator.normal(size=(count, 3))
     distance = radius * generator.random((count, 1)) ** 0.4
@@ -145,30 +145,32 @@ def house(width: float, levels: int, generator: Generator) -> list[Part]:
 
 def fence(length: float, generator: Generator) -> list[Part]:
     high, gap, rail = generator.uniform((0.8, 1.2, 0.06), (1.6, 2.6, 0.18))
-    parts = [box((0.09, 0.09, high + 0.5), (x, 0, -0.5), "z") for x in _every(gap, length)]
+    parts = [box((0.09, 0.09, high + 0.5), (x, 0, -0.5), "z") for x in _post_positions(gap, length)]
     levels = np.linspace(0.2, high - 0.1, generator.integers(2, 5))
     return [(merge([*parts, *(box((length, 0.04, rail), (0, 0, z)) for z in levels)]), METAL)]
 
 
-def wall(length: float, generator: Generator) -> list[Part]:
+def garden_wall(length: float, generator: Generator) -> list[Part]:
     high, thick, gap = generator.uniform((0.4, 0.15, 2.0), (2.0, 0.4, 5.0))
-    pillars = [box((0.45, 0.45, high + 0.8), (x, 0, -0.6), "z") for x in _every(gap, length)]
+    pillars = [
+        box((0.45, 0.45, high + 0.8), (x, 0, -0.6), "z") for x in _post_positions(gap, length)
+    ]
     return [(merge([box((length, thick, high + 0.6), (0, 0, -0.6), "z"), *pillars]), WALL)]
 
 
 def guard_rail(length: float, generator: Generator) -> list[Part]:
-    posts = [box((0.1, 0.12, 1.1), (x, 0.1, -0.4), "z") for x in _every(2.5, length)]
+    posts = [box((0.1, 0.12, 1.1), (x, 0.1, -0.4), "z") for x in _post_positions(2.5, length)]
     return [(merge([box((length, 0.08, 0.32), (0, 0, 0.42)), *posts]), METAL)]
 
 
-def _every(gap: float, length: float) -> Float64:
+def _post_positions(gap: float, length: float) -> Float64:
     return np.arange(-length / 2, length / 2, gap)
 
 
 # --- on the pavement ------------------------------------------------------------------------------
 
 
-def _lamp(generator: Generator) -> Mesh:
+def _street_lamp(generator: Generator) -> Mesh:
     high, arm = generator.uniform((4, 0.3), (8, 1.8))
     foot = lathe([0.12, 0.12, 0.07, 0.05], [-0.3, 0.9, 1.0, high], 8)
     return merge([foot, tube([(0, 0, high), (0, -arm, high + 0.2)], 0.05)])
@@ -207,7 +209,17 @@ def _cabinet(generator: Generator) -> Mesh:
     return box(generator.uniform((0.5, 0.3, 0.7), (1.6, 0.6, 1.5)), (0, 0, -0.05), "z")
 
 
-PAVEMENT = (_lamp, _lamp, _sign, _sign, _bins, _bollards, _bench, _shelter, _cabinet)
+PAVEMENT_OBJECTS = (
+    _street_lamp,
+    _street_lamp,
+    _sign,
+    _sign,
+    _bins,
+    _bollards,
+    _bench,
+    _shelter,
+    _cabinet,
+)
 
 
 # --- what drives and walks ------------------------------------------------------------------------
@@ -244,7 +256,7 @@ def car(generator: Generator) -> Mesh:
     return merge([sheet(np.stack([right, left])), *flanks, copies(wheel, spots)])
 
 
-def walker(generator: Generator) -> Mesh:
+def pedestrian(generator: Generator) -> Mesh:
     high = generator.uniform(1.5, 1.9)
     stride = generator.uniform(0.05, 0.25)
     legs = [tube([(x, y, 0), (0, 0, high / 2)], 0.09) for x, y in ((stride, 0.1), (-stride, -0.1))]
@@ -256,4 +268,4 @@ def cyclist(generator: Generator) -> Mesh:
     wheel = lathe([0.33, 0.36, 0.36, 0.33], [-0.02, -0.02, 0.02, 0.02], 12)
     wheels = [wheel.moved((x, 0, 0.35), 0, np.pi / 2) for x in (-0.52, 0.52)]
     bike = tube([(-0.52, 0, 0.35), (0, 0, 0.3), (0.1, 0, 0.6), (0.45, 0, 0.95)], 0.04)
-    return merge([*wheels, bike, walker(generator).moved((-0.1, 0, 0.25))])
+    return merge([*wheels, bike, pedestrian(generator).moved((-0.1, 0, 0.25))])

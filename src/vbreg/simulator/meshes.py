@@ -5,7 +5,7 @@ Metres, z up. Everything random follows from the generator that is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,14 @@ class Mesh:
         turn = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
         lean = np.array([[1, 0, 0], [0, ct, -st], [0, st, ct]])
         return Mesh(self.vertices @ (turn @ lean).T + np.asarray(shift), self.faces)
+
+
+Maker = Callable[[Generator], Mesh]
+
+
+def make_one_of(makers: Sequence[Maker], generator: Generator) -> Mesh:
+    """What one of the makers, drawn at random, makes."""
+    return makers[int(generator.integers(len(makers)))](generator)
 
 
 def merge(meshes: Sequence[Mesh]) -> Mesh:
@@ -161,3 +169,16 @@ def blob(size: ArrayLike, generator: Generator, rough: float = 0.25) -> Mesh:
     swell = 1 + rough * np.sin(unit @ waves.T + phase).mean(-1, keepdims=True) * 1.5
     points = unit * swell * np.asarray(size) / 2
     return sheet(points - [0, 0, points[..., 2].min()])
+
+
+def arc(width: float, height: float, points: int = 9) -> Float64:
+    """Half an ellipse (points, 3) that stands on the x axis: handles, straps, taps."""
+    angle = np.linspace(0, np.pi, points)
+    return np.stack([np.cos(angle) * width / 2, 0 * angle, np.sin(angle) * height], axis=-1)
+
+
+def smooth_noise(x: Float64, y: Float64, generator: Generator, length: float) -> Float64:
+    """A smooth random field of about unit variance with waves of some `length` metres."""
+    turn, rate = generator.uniform((0, 0.5), (2 * np.pi, 1.5), (8, 2)).T
+    phase = 2 * np.pi / length * rate * (x[..., None] * np.cos(turn) + y[..., None] * np.sin(turn))
+    return 0.5 * np.sin(phase + generator.uniform(0, 2 * np.pi, 8)).sum(-1)

@@ -5,7 +5,7 @@ the noise that a structured-light sensor would add; some fifty frames along a ha
 into a fragment whose pose is known exactly. CPU or GPU; numpy's generator draws paths, torch's
 (on the scene's device) draws noise.
 
-Camera frame: x right, y down, z forward.
+DepthCamera frame: x right, y down, z forward.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from vbreg import geometry
-from vbreg.datasets.shapes import Mesh, area, floor_height, surface_points
 from vbreg.errors import VBRegError
+from vbreg.simulator.meshes import Mesh, area, floor_height, surface_points
 from vbreg.types import Float64
 
 
 @dataclass(frozen=True)
-class Camera:
+class DepthCamera:
     """A sensor and how its frames are fused."""
 
     width: int = 160  # of the visibility buffer, coarser than a real sensor's image
@@ -85,7 +85,7 @@ def sample_surface(
     return Scene(p, n, floor_height(mesh, generator))
 
 
-def visible(points: Tensor, normals: Tensor, camera: Camera) -> tuple[Tensor, Tensor]:
+def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tuple[Tensor, Tensor]:
     """Which samples (S, 3), in the camera's frame, it sees -> index (V,), their pixel (V,).
 
     Every sample covers 3 x 3 pixels of the depth buffer, so that surfaces hide what is behind.
@@ -102,7 +102,7 @@ def visible(points: Tensor, normals: Tensor, camera: Camera) -> tuple[Tensor, Te
     return index[seen], pixel[seen]
 
 
-def _depth_buffer(points: Tensor, camera: Camera) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _depth_buffer(points: Tensor, camera: DepthCamera) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Samples in the image: index, pixel, and the least and greatest depth in 3 x 3 pixels."""
     x, y, z = points.unbind(-1)
     scale = camera.focal / z.clamp_min(1e-6)
@@ -123,7 +123,7 @@ def _depth_buffer(points: Tensor, camera: Camera) -> tuple[Tensor, Tensor, Tenso
 def depth_frame(
     points: Tensor,
     normals: Tensor,
-    camera: Camera,
+    camera: DepthCamera,
     distortion: Tensor,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ def depth_frame(
 
     `distortion` (H * W,) is the relative error of depth that this sensor makes at each pixel.
     """
-    index, pixel = visible(points, normals, camera)
+    index, pixel = visible_samples(points, normals, camera)
     chosen = torch.rand(len(index), generator=generator, device=points.device) < camera.keep
     index, pixel = index[chosen], pixel[chosen]
     p = points[index]
@@ -147,15 +147,15 @@ def depth_frame(
     return index, p * (measured / z).unsqueeze(-1)
 
 
-def _smooth_field(camera: Camera, cells: int, generator: torch.Generator) -> Tensor:
+def _smooth_field(camera: DepthCamera, cells: int, generator: torch.Generator) -> Tensor:
     """A random image (H * W,) of about unit variance, smooth over `cells` cells each way."""
     coarse = torch.randn(1, 1, cells, cells, generator=generator, device=generator.device)
     size = (camera.height, camera.width)
     return 1.4 * functional.interpolate(coarse, size, mode="bilinear").flatten()
 
 
-def scan(
-    scene: Scene, trajectory: Float64, camera: Camera, generator: torch.Generator
+def scan_scene(
+    scene: Scene, trajectory: Float64, camera: DepthCamera, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Fuse the frames of `trajectory` (F, 4, 4) -> fragment (N, 3) float64, T_world_fragment.
 
@@ -185,7 +185,7 @@ def scan(
     return _voxel_means(fused, camera.voxel_size).double(), T_world_fragment
 
 
-def _in_view(points: Tensor, T_world_camera: Tensor, camera: Camera) -> Tensor:
+def _in_view(points: Tensor, T_world_camera: Tensor, camera: DepthCamera) -> Tensor:
     """Index (V,) of the samples that cameras on this path may see; only they need the full work."""
     eye, forward = T_world_camera[0, :3, 3].float(), T_world_camera[0, :3, 2].float()
     distance = torch.linalg.vector_norm(points - eye, dim=-1)
@@ -201,7 +201,7 @@ def _in_view(points: Tensor, T_world_camera: Tensor, camera: Camera) -> Tensor:
     return near[result]
 
 
-def _drift(frames: int, camera: Camera, generator: torch.Generator) -> Tensor:
+def _drift(frames: int, camera: DepthCamera, generator: torch.Generator) -> Tensor:
     """Small motions (F, 4, 4): a random walk of the tracker about the truth."""
     device = generator.device
     walk = torch.randn(frames, 6, generator=generator, device=device).double().cumsum(0)
