@@ -1,4 +1,4 @@
-"""What every data set gives: pairs of clouds with a known pose, read when they are asked for."""
+"""Every data set gives pairs of clouds with a known pose, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vbreg.types import Float32, Float64
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two clouds of one scene and the true pose between them.
+    """This holds two clouds of one scene and the true pose between them.
 
     With `descriptors`, row n of each describes point n of `source` and of `target`: the clouds then
     are the described points and not the whole scans.
@@ -33,12 +33,12 @@ class Pair:
 
     @property
     def consecutive(self) -> bool:
-        """Neighbours in the scan's order, which the protocol with `information` leaves out."""
+        """Tell whether the scans are neighbours, which the protocol with `information` skips."""
         return self.ids is not None and abs(self.ids[1] - self.ids[0]) <= 1
 
 
 class PairEntry(NamedTuple):
-    """What is known of a pair before its clouds are read."""
+    """This is what is known of a pair before its clouds are read."""
 
     name: str
     scene: str
@@ -46,7 +46,7 @@ class PairEntry(NamedTuple):
 
 
 class PairSequence(Sequence[Pair]):
-    """Names now, clouds later: `names[k]` is free, `self[k]` reads two files."""
+    """This gives names now and clouds later: `names[k]` is free, `self[k]` reads two files."""
 
     def __init__(self, entries: Iterable[PairEntry]) -> None:
         self._entries = tuple(entries)
@@ -72,7 +72,10 @@ class PairSequence(Sequence[Pair]):
         every: int = 1,
         scenes: Collection[str] | None = None,
     ) -> PairSequence:
-        """The pairs of `scenes`, of these every n-th, of these the first `limit`; reads nothing."""
+        """Keep the pairs of `scenes`, of these every n-th, of these the first `limit`.
+
+        No cloud is read.
+        """
         if every < 1 or (limit is not None and limit < 0):
             raise VBRegError(f"every is {every}, limit {limit}: expected 1 or more, and 0 or more")
         known = dict.fromkeys(self.scenes)  # in their order

@@ -1,4 +1,4 @@
-"""Fewer keypoints a cloud, as in the paper's Table 2: 5000, 2500, 1000, 500, 250, before matching.
+"""Keypoints are thinned here before matching, as in the paper's Table 2: 5000 down to 250.
 
 Every pair is drawn from a seed of its own, so that a result does not depend on which other pairs
 are run, or in what order.
@@ -22,7 +22,7 @@ Seed = int | np.random.Generator
 
 
 def pair_seed(seed: int, name: str) -> int:
-    """The seed of one pair: the same on every machine and in every run."""
+    """Return the seed of one pair, the same on every machine and in every run."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return int.from_bytes(digest[:8], "little")
 
@@ -30,7 +30,7 @@ def pair_seed(seed: int, name: str) -> int:
 def sample_rows(
     total: int, count: int, seed: Seed, weights: NDArray[np.floating[Any]] | None = None
 ) -> Int64:
-    """`count` of `total` rows, ascending; all where there are no more. Even, or by `weights`."""
+    """Draw `count` of `total` rows, or all if there are no more, evenly or by `weights`."""
     if count < 1:
         raise VBRegError(f"{count} points are asked for, expected 1 or more")
     if total <= count:
@@ -50,7 +50,7 @@ def subsample(
     seed: Seed,
     weights: NDArray[np.floating[Any]] | None = None,
 ) -> tuple[Points, Float32]:
-    """At most `count` of the points (N, 3), each with its descriptor: described among all."""
+    """Draw at most `count` of the points (N, 3), each with the descriptor that it has among all."""
     if len(points) != len(descriptors):
         raise VBRegError(f"{len(points)} points and {len(descriptors)} descriptors: expected equal")
     if len(points) <= count:
@@ -60,7 +60,7 @@ def subsample(
 
 
 def subsample_pair(pair: Pair, count: int, seed: int = 0) -> Pair:
-    """A described pair with at most `count` keypoints a cloud, by their scores where it has them.
+    """Draw at most `count` keypoints a cloud of a described pair, by their scores if it has any.
 
     Describe first: `replace(pair, source=..., target=..., descriptors=...)`.
     """

@@ -1,7 +1,8 @@
-"""Whole interiors to scan: closed rooms of ten kinds, each furnished by its own habits.
+"""Closed rooms of many kinds are made here, each furnished by its own habits.
 
-Metres, z up, the floor on z = 0 with one corner at the origin. Where a kind repeats itself (chairs,
-desks, doors, windows), the copies are congruent: what a place looks like does not tell where it is.
+Lengths are metres, z points up, the floor lies on z = 0 with one corner at the origin. Where a kind
+repeats itself (chairs, desks, doors, windows), the copies are congruent: what a place looks like
+does not tell where it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from vbreg.types import Float64
 
 
 def make_room(kind: str, generator: Generator) -> Mesh:
-    """A scene of one of the kinds in `ROOM_KINDS`."""
+    """Make a furnished room of one of the kinds in `ROOM_KINDS`."""
     if kind not in ROOM_KINDS:
         raise VBRegError(f"no interior is called {kind!r}; choose one of {', '.join(ROOM_KINDS)}")
     return ROOM_KINDS[kind](generator)
@@ -41,7 +42,7 @@ def make_room(kind: str, generator: Generator) -> Mesh:
 
 
 def jittered(places: ArrayLike, generator: Generator, shift: float, turn: float) -> Float64:
-    """Places (P, 4) as people leave them."""
+    """Shift and turn places (P, 4) a little, as people leave their chairs."""
     exact = np.asarray(places, dtype=np.float64)
     return exact + generator.normal(size=exact.shape) * [shift, shift, 0, turn]
 
@@ -49,7 +50,7 @@ def jittered(places: ArrayLike, generator: Generator, shift: float, turn: float)
 def seat_places(
     w: float, d: float, count: int, ends: bool
 ) -> list[tuple[float, float, float, float]]:
-    """Places round a table of w x d that face it: `count` on each long side, and at its ends."""
+    """Return places round a table of w x d: `count` on each long side, and at its `ends`."""
     xs = (np.arange(count) + 0.5) * w / count - w / 2
     y, x = d / 2 + 0.22, w / 2 + 0.25
     rows = [(k, side * y, 0.0, 0.0 if side < 0 else np.pi) for side in (-1, 1) for k in xs]
@@ -58,18 +59,20 @@ def seat_places(
 
 
 def ceiling_lamps(room: Room, lamp: Mesh, columns: int, rows: int) -> Mesh:
-    """The same lamp, made below z = 0, in a grid under the ceiling."""
+    """Hang the same lamp, made below z = 0, in a grid under the ceiling."""
     xs = (np.arange(columns) + 0.5) * room.width / columns
     ys = (np.arange(rows) + 0.5) * room.depth / rows
     return copies(lamp, [(x, y, room.height, 0) for x in xs for y in ys])
 
 
 def panel_light(generator: Generator) -> Mesh:
+    """Make a flat lamp that hangs from a ceiling at z = 0."""
     w, d, h = generator.uniform((0.12, 0.6, 0.03), (0.6, 1.3, 0.09))
     return box((w, d, h), (0, 0, -h), "Z")
 
 
 def hang_pictures(room: Room, side: int, count: int, generator: Generator) -> list[Mesh]:
+    """Hang `count` pictures at random places of a wall."""
     spots = generator.uniform(
         (0.15 * room.wall_length(side), 1.2), (0.85 * room.wall_length(side), 1.6), (count, 2)
     )
@@ -77,7 +80,7 @@ def hang_pictures(room: Room, side: int, count: int, generator: Generator) -> li
 
 
 def dining_set(generator: Generator, ware: Sequence[Maker]) -> Mesh:
-    """A table about the origin with equal chairs."""
+    """Make a table about the origin, with equal chairs and some `ware` on it."""
     chair = make_one_of((furniture.chair, furniture.chair, furniture.stool), generator)
     w, d, high = generator.uniform((0.9, 0.7, 0.72), (1.8, 0.95, 0.78))
     places = seat_places(w, d, round(w / 0.7), bool(generator.random() < 0.3))
@@ -93,6 +96,7 @@ def dining_set(generator: Generator, ware: Sequence[Maker]) -> Mesh:
 
 
 def near_the_middle(room: Room, generator: Generator) -> tuple[float, float, float]:
+    """Draw a spot on the floor near the middle of the room."""
     x, y = generator.uniform(0.4, 0.6, 2)
     return x * room.width, y * room.depth, 0.0
 
@@ -101,6 +105,7 @@ def near_the_middle(room: Room, generator: Generator) -> tuple[float, float, flo
 
 
 def _bookcase_of_any_size(generator: Generator) -> Mesh:
+    """Make a bookcase of a random width and height."""
     w, h = generator.uniform((0.6, 0.9), (1.2, 2.1))
     return furniture.bookcase(w, h, generator)
 
@@ -112,7 +117,7 @@ HOME_FURNITURE: tuple[Maker, ...] = (
 
 
 def living_room(generator: Generator) -> Mesh:
-    """A place to live or to sleep in."""
+    """Make a room to live or to sleep in."""
     room = Room(*generator.uniform((3.4, 3.2, 2.4), (5.5, 4.8, 2.9)))
     pane = window(generator)
     windows = evenly_spaced(pane, int(generator.integers(1, 3)), room.width)
@@ -139,7 +144,7 @@ def living_room(generator: Generator) -> Mesh:
 
 
 def _bedroom_furniture(room: Room, generator: Generator) -> list[Mesh]:
-    """The bed at wall 0 between two equal stands, a wardrobe at wall 3."""
+    """Put the bed at wall 0 between two equal stands, and a wardrobe at wall 3."""
     bed, x = furniture.bed(generator), room.width * generator.uniform(0.4, 0.6)
     lamp = small_objects.desk_lamp(generator).moved((0, 0, 0.48))
     stand = merge([box((0.42, 0.38, 0.48)), *furniture.drawer_fronts(0.42, 0.48, 2, 0.19), lamp])
@@ -152,7 +157,7 @@ def _bedroom_furniture(room: Room, generator: Generator) -> list[Mesh]:
 
 
 def _lounge_furniture(room: Room, generator: Generator) -> list[Mesh]:
-    """A sofa and a screen face to face, a low table and two equal armchairs between."""
+    """Put a sofa and a screen face to face, a low table and two equal armchairs between."""
     w, d, h = generator.uniform((0.7, 0.45, 0.36), (1.2, 0.7, 0.46))
     x, y = 0.5 * room.width, generator.uniform(1.4, 1.8)
     places = [(x + side * 1.2, y, 0, side * 1.8) for side in (-1, 1)]
@@ -166,7 +171,7 @@ def _lounge_furniture(room: Room, generator: Generator) -> list[Mesh]:
 
 
 def corridor(generator: Generator) -> Mesh:
-    """Long plain walls with the same door over and over."""
+    """Make long plain walls with the same door over and over."""
     room = Room(*generator.uniform((8.0, 1.7, 2.4), (13.0, 2.6, 2.9)))
     leaf, pitch = door(generator), generator.uniform(1.8, 2.7)
     count = int(room.width / pitch)
@@ -195,7 +200,7 @@ def corridor(generator: Generator) -> Mesh:
 
 
 def kitchen(generator: Generator) -> Mesh:
-    """Worktops along one or two walls, a table with chairs, and many small small_objects."""
+    """Make worktops along one or two walls, a table with chairs, and much kitchenware."""
     room = Room(*generator.uniform((3.2, 3.0, 2.4), (5.0, 4.5, 2.8)))
     windows = at_random_place(window(generator), room.depth - 0.8, generator)
     doorway = at_random_place(door(generator), room.width, generator)
@@ -227,7 +232,7 @@ def kitchen(generator: Generator) -> Mesh:
 def _worktop(
     units: Sequence[int], unit: float, deep: float, high: float, generator: Generator
 ) -> Mesh:
-    """Equal cupboards at the given places of a row, each under its piece of board and its ware."""
+    """Make equal cupboards at the given places of a row, each under its board and its ware."""
     below = furniture.cupboards(1, unit, deep - 0.03, high - 0.1, generator).moved((0, 0, 0.1))
     base = merge([below, box((unit, deep, 0.04), (unit / 2, 0, high), "xXy")])
     parts = [copies(base, [(k * unit, 0, 0, 0) for k in units])]
@@ -241,7 +246,7 @@ def _worktop(
 def _kitchen_row(
     count: int, unit: float, deep: float, high: float, ceiling: float, generator: Generator
 ) -> Mesh:
-    """A row of `count` units from x = 0: an oven below its hood, a sink, cupboards."""
+    """Make a row of `count` units from x = 0 with an oven below its hood, a sink and cupboards."""
     hob, sink = int(generator.integers(0, count // 2)), int(generator.integers(count // 2, count))
     board = _worktop([k for k in range(count) if k not in (hob, sink)], unit, deep, high, generator)
     oven = furniture.oven(unit, deep, high + 0.04).moved(((hob + 0.5) * unit, 0, 0))
@@ -264,7 +269,7 @@ def _kitchen_row(
 
 
 def office(generator: Generator) -> Mesh:
-    """Islands of equal desks face to face, with equal chairs."""
+    """Make islands of equal desks face to face, with equal chairs."""
     columns, islands = [(2, 1), (3, 1), (4, 1), (2, 2)][generator.integers(4)]
     w, d, aisle = generator.uniform((1.2, 0.65, 1.3), (1.6, 0.8, 1.6))
     room = Room(columns * w + 1.9, islands * (2 * d + aisle) + 0.9, generator.uniform(2.5, 3.0))
@@ -301,7 +306,7 @@ def office(generator: Generator) -> Mesh:
 
 
 def storage_room(generator: Generator) -> Mesh:
-    """Rows of racks with cartons, or of bookcases back to back."""
+    """Make rows of racks with cartons, or of bookcases back to back."""
     rows, bays = [(2, 2), (2, 3), (3, 2)][generator.integers(3)]
     bay, high, aisle = generator.uniform((0.85, 1.7, 1.05), (1.15, 2.2, 1.3))
     library = generator.random() < 0.5
@@ -337,7 +342,7 @@ def storage_room(generator: Generator) -> Mesh:
 
 
 def bathroom(generator: Generator) -> Mesh:
-    """Small, smooth and full of fittings."""
+    """Make a room that is small, smooth and full of fittings."""
     room = Room(*generator.uniform((2.5, 2.3, 2.3), (3.4, 3.2, 2.7)))
     doorway = at_random_place(door(generator), room.width, generator)
     pane = window(generator, low=(1.4, 1.6))
@@ -367,7 +372,7 @@ def bathroom(generator: Generator) -> Mesh:
 
 
 def staircase(generator: Generator) -> Mesh:
-    """A hall through two storeys: up to a landing, and back above."""
+    """Make a hall through two storeys, with stairs up to a landing and back above."""
     rise, tread, wide = generator.uniform((0.165, 0.26, 0.95), (0.185, 0.3, 1.25))
     steps = int(generator.integers(7, 10))
     run, landing = steps * tread, steps * rise
@@ -404,14 +409,14 @@ def staircase(generator: Generator) -> Mesh:
 
 
 def railing(start: Float64, end: Float64) -> list[Mesh]:
-    """A handrail 0.9 m above the line, on balusters."""
+    """Make a handrail 0.9 m above the line from `start` to `end`, on balusters."""
     feet = np.linspace(start, end, max(2, int(np.linalg.norm(end - start) / 0.16)))
     post, rail = tube([(0, 0, 0), (0, 0, 0.9)], 0.012, 6), feet + np.array((0, 0, 0.9))
     return [copies(post, np.c_[feet, 0 * feet[:, 0]]), tube(rail, 0.03)]
 
 
 def meeting_room(generator: Generator) -> Mesh:
-    """A long table, equal chairs about it, equal windows along it."""
+    """Make a long table with equal chairs about it and equal windows along it."""
     count = int(generator.integers(3, 7))
     w, d = count * generator.uniform(0.62, 0.75), generator.uniform(0.95, 1.4)
     room = Room(
@@ -440,7 +445,7 @@ def meeting_room(generator: Generator) -> Mesh:
 
 
 def symmetric_room(generator: Generator) -> Mesh:
-    """Furnished twice alike, a mirror or half a turn apart; a few things tell the halves apart."""
+    """Furnish two halves alike, mirrored or turned; a few objects tell them apart."""
     room = Room(*generator.uniform((4.2, 3.4, 2.4), (6.0, 4.6, 2.9)))
     w, d = room.width, room.depth
     panes = evenly_spaced(window(generator), int(generator.choice([2, 4])), w)
@@ -467,7 +472,7 @@ def symmetric_room(generator: Generator) -> Mesh:
 
 
 def plain_room(generator: Generator) -> Mesh:
-    """Long bare walls and next to nothing to hold on to."""
+    """Make long bare walls and next to nothing to hold on to."""
     room = Room(*generator.uniform((5.5, 4.0, 2.6), (8.5, 5.5, 3.4)))
     panes = evenly_spaced(window(generator), int(generator.integers(0, 4)), room.width)
     doorway = at_random_place(door(generator), room.depth, generator)
@@ -490,7 +495,7 @@ def plain_room(generator: Generator) -> Mesh:
 
 
 def cluttered_room(generator: Generator) -> Mesh:
-    """Make a room in which furniture lines every wall and small objects lie everywhere."""
+    """Line every wall with furniture and strew small objects everywhere."""
     room = Room(*generator.uniform((3.0, 3.0, 2.4), (6.5, 6.0, 3.0)))
     openings = [
         at_random_place(

@@ -1,4 +1,4 @@
-"""Small things, each centred on the origin and standing on z = 0."""
+"""Small objects are made here, each centred on the origin and standing on z = 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vbreg.simulator.meshes import (
 def scatter_objects(
     makers: Sequence[Maker], count: int, size: ArrayLike, z: float, generator: Generator
 ) -> list[Mesh]:
-    """`count` things on a board of `size` (2,) centred on the origin at height `z`."""
+    """Lay `count` objects on a board of `size` (2,), centred on the origin at height `z`."""
     spots = generator.uniform(-0.45, 0.45, (count, 2)) * np.asarray(size)
     return [
         make_one_of(makers, generator).moved((*spot, z), generator.uniform(0, 2 * np.pi))
@@ -36,6 +36,7 @@ def scatter_objects(
 
 
 def book_stack(generator: Generator) -> Mesh:
+    """Make a pile of two to eight books."""
     z, parts = 0.0, []
     for _ in range(generator.integers(2, 9)):
         size = generator.uniform((0.12, 0.15, 0.01), (0.24, 0.32, 0.05))
@@ -45,17 +46,19 @@ def book_stack(generator: Generator) -> Mesh:
 
 
 def vessel(generator: Generator) -> Mesh:
+    """Make a vase, a jar or a pot of a random profile."""
     height, radius = generator.uniform(0.06, 0.55), generator.uniform(0.03, 0.22)
     profile = radius * generator.uniform(0.45, 1.0, 5)
     return lathe([0, *profile, 0], np.array([0, 0, 0.25, 0.5, 0.75, 1, 1]) * height)
 
 
 def carton(generator: Generator) -> Mesh:
+    """Make a closed box of any proportions."""
     return box(generator.uniform(0.05, 0.45, 3))
 
 
 def compound_object(generator: Generator) -> Mesh:
-    """Two or three shapes grown together: toys, shoes, bags, appliances."""
+    """Make two to four shapes grown together, as toys and appliances are."""
     parts: list[Mesh] = []
     for _ in range(generator.integers(2, 5)):
         size = generator.uniform(0.05, 0.3, 3)
@@ -66,11 +69,13 @@ def compound_object(generator: Generator) -> Mesh:
 
 
 def bottle(generator: Generator) -> Mesh:
+    """Make a bottle with its neck."""
     r, h, neck = generator.uniform((0.03, 0.16, 0.012), (0.05, 0.33, 0.018))
     return lathe([0, r, r, neck, neck, 0], np.array([0, 0, 0.6, 0.8, 1, 1]) * h, 16)
 
 
 def cup(generator: Generator) -> Mesh:
+    """Make a cup with its handle."""
     r, h = generator.uniform((0.035, 0.07), (0.05, 0.12))
     handle = tube(arc(0.6 * h, 0.035) @ np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0]]), 0.006, 6)
     body = lathe([0, r, r, 0.9 * r, 0.9 * r, 0], np.array([0, 0, 1, 1, 0.1, 0.1]) * h, 16)
@@ -78,30 +83,34 @@ def cup(generator: Generator) -> Mesh:
 
 
 def bowl(generator: Generator) -> Mesh:
+    """Make an open bowl."""
     r, h = generator.uniform((0.07, 0.04), (0.17, 0.12))
     out = np.linspace(0.3, 1, 5)
     return lathe(r * np.r_[0, out, 0.93 * out[::-1], 0], h * np.r_[0, out, out[::-1], 0.3] ** 1.5)
 
 
 def pan(generator: Generator) -> Mesh:
+    """Make a pan or a pot with its handle."""
     r, h, grip = generator.uniform((0.09, 0.05, 0.12), (0.16, 0.2, 0.22))
     pot = lathe([0, r, r, 0.95 * r, 0.95 * r, 0], [0, 0, h, h, 0.01, 0.01])
     return merge([pot, box((grip, 0.025, 0.02), (r + grip / 2, 0, 0.8 * h))])
 
 
 def plate_stack(generator: Generator) -> Mesh:
+    """Make a pile of two to eight plates."""
     r, count = generator.uniform(0.09, 0.14), generator.integers(2, 9)
     heights = 0.012 * np.arange(count)
     return merge([lathe([0, 0.6 * r, r, 0.6 * r], np.r_[0, 0, 0.02, 0.006] + z) for z in heights])
 
 
 def paper_roll(generator: Generator) -> Mesh:
+    """Make a roll of paper that lies along y."""
     r, length = generator.uniform((0.02, 0.1), (0.07, 0.6))
     return lathe([0, r, r, 0], [0, 0, length, length], 14).moved((0, length / 2, r), 0, np.pi / 2)
 
 
 def bag(generator: Generator) -> Mesh:
-    """A handbag or a rucksack, by its proportions."""
+    """Make a handbag or a rucksack, by its proportions."""
     w, d, h = generator.uniform((0.22, 0.1, 0.2), (0.45, 0.25, 0.5))
     body = blob((w, d, h), generator, 0.15)
     pocket = blob((0.7 * w, 0.4 * d, 0.5 * h), generator, 0.1).moved((0, 0.5 * d, 0.08 * h))
@@ -110,6 +119,7 @@ def bag(generator: Generator) -> Mesh:
 
 
 def open_carton(generator: Generator) -> Mesh:
+    """Make a box with its flaps open and something inside."""
     w, d, h = generator.uniform((0.25, 0.2, 0.15), (0.55, 0.45, 0.4))
     flaps = [
         box((across, along / 2, 0.004), (0, along / 4, 0))
@@ -124,12 +134,13 @@ def open_carton(generator: Generator) -> Mesh:
 
 
 def shoes(generator: Generator) -> Mesh:
+    """Make a pair of shoes."""
     shoe = blob(generator.uniform((0.08, 0.24, 0.07), (0.11, 0.31, 0.14)), generator, 0.3)
     return merge([shoe, shoe.moved((0.13, generator.normal(0, 0.05), 0), generator.normal(0, 0.3))])
 
 
 def clothes_heap(generator: Generator) -> Mesh:
-    """Clothes or a blanket, dropped."""
+    """Make a heap of clothes or a blanket, dropped."""
     r, h = generator.uniform((0.15, 0.08), (0.4, 0.3))
     rho, phi = np.meshgrid(np.linspace(0, 1, 14), np.linspace(0, 2 * np.pi, 33), indexing="ij")
     edge = r * (1 + 0.2 * np.sin(3 * phi + generator.uniform(0, 6)))
@@ -139,14 +150,14 @@ def clothes_heap(generator: Generator) -> Mesh:
 
 
 def bucket(generator: Generator) -> Mesh:
-    """A waste bin, a bucket or a basket: open above."""
+    """Make a waste bin, a bucket or a basket, open above."""
     r, h, wide = generator.uniform((0.1, 0.2, 1.0), (0.2, 0.65, 1.3))
     turned = int(generator.choice([4, 24]))
     return lathe(r * np.array([0, 1, wide, wide - 0.06, 0.94, 0]), [0, 0, h, h, 0.02, 0.02], turned)
 
 
 def cable(generator: Generator) -> Mesh:
-    """A cable that lies about, with the plug strip at its end."""
+    """Make a cable that lies about, with the plug strip at its end."""
     turn = np.cumsum(np.cumsum(generator.normal(0, 0.06, 40)))
     path = np.cumsum(0.04 * np.stack([np.cos(turn), np.sin(turn), 0 * turn], axis=-1), axis=0)
     path += [0, 0, 0.008] - path[20]
@@ -157,7 +168,7 @@ def cable(generator: Generator) -> Mesh:
 
 
 def monitor(generator: Generator) -> Mesh:
-    """A screen on its foot, seen from +y."""
+    """Make a screen on its foot, to be seen from +y."""
     w, h, lift = generator.uniform((0.42, 0.26, 0.08), (0.75, 0.42, 0.18))
     foot = box((0.4 * w, 0.18, 0.012))
     return merge(
@@ -166,18 +177,20 @@ def monitor(generator: Generator) -> Mesh:
 
 
 def laptop(generator: Generator) -> Mesh:
+    """Make an open laptop."""
     w, d = generator.uniform((0.3, 0.2), (0.38, 0.26))
     lid = box((w, 0.01, d)).moved((0, -d / 2, 0.02), 0, generator.uniform(0.0, 0.6))
     return merge([box((w, d, 0.02)), lid])
 
 
 def keyboard(generator: Generator) -> Mesh:
+    """Make a keyboard with a mouse beside it."""
     mouse = blob((0.06, 0.1, 0.035), generator, 0.05).moved((0.32, generator.normal(0, 0.03), 0))
     return merge([box((generator.uniform(0.36, 0.46), 0.14, 0.025)), mouse])
 
 
 def desk_lamp(generator: Generator) -> Mesh:
-    """A shade on a stem, or a cone on a bent arm."""
+    """Make a shade on a stem, or a cone on a bent arm."""
     h, r = generator.uniform((0.25, 0.08), (0.5, 0.16))
     if generator.random() < 0.5:
         return lathe([0, 0.09, 0.09, 0.015, 0.015, r, 0.6 * r], [0, 0, 0.03, 0.05, h, h, h + 0.18])
@@ -187,6 +200,7 @@ def desk_lamp(generator: Generator) -> Mesh:
 
 
 def microwave(generator: Generator) -> Mesh:
+    """Make a microwave oven with door and handle."""
     w, d, h = generator.uniform((0.42, 0.3, 0.24), (0.52, 0.38, 0.32))
     door = box((0.7 * w, 0.02, 0.8 * h), (-0.1 * w, d / 2, 0.1 * h), "y")
     handle = tube(
@@ -196,6 +210,7 @@ def microwave(generator: Generator) -> Mesh:
 
 
 def kettle(generator: Generator) -> Mesh:
+    """Make a kettle with handle and spout."""
     r, h = generator.uniform((0.07, 0.16), (0.1, 0.24))
     handle = tube(arc(1.6 * r, 0.1), 0.012, 6).moved((0, 0, 0.9 * h))
     spout = tube([[0.8 * r, 0, 0.5 * h], [1.2 * r, 0, 0.7 * h], [1.5 * r, 0, 0.95 * h]], 0.015, 6)
@@ -203,6 +218,7 @@ def kettle(generator: Generator) -> Mesh:
 
 
 def simple_object(generator: Generator) -> Mesh:
+    """Make any object of a simple shape, from books to rings and lumps."""
     kinds: list[Maker] = [book_stack, vessel, carton, compound_object, compound_object]
     kinds.append(lambda g: torus(g.uniform(0.06, 0.2), g.uniform(0.015, 0.05)))
     kinds.append(lambda g: blob(g.uniform(0.08, 0.4, 3), g, 0.5))

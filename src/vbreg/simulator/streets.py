@@ -1,7 +1,8 @@
-"""Streets made from nothing, for a LiDAR to drive through: urban, residential and open.
+"""Streets are made here for a LiDAR to drive through: urban, residential and open.
 
-Metres, z up; the road runs along x and the scanner's range is furnished around its middle. Things
-are made with x along the road and y away from it. Everything follows from the generator passed in.
+Lengths are metres and z points up; the road runs along x, and the scanner's range is furnished
+around its middle. Objects are made with x along the road and y away from it. Everything follows
+from the generator passed in.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GROUND_HALF_WIDTH = 75.0  # the ground's extent to either side
 
 @dataclass(frozen=True, eq=False)
 class Road:
-    """The line y(x), the terrain around it, and a side street across it."""
+    """This holds the line y(x) of a road, the terrain around it, and a side street across it."""
 
     width: float
     kerb: float  # from the middle to the pavement
@@ -56,14 +57,17 @@ class Road:
     side: float = 3.5  # half of the side street's width
 
     def centre(self, x: Float64 | float) -> Float64:
+        """Return y of the middle of the road at x."""
         a, k, phase = self.bends.T
         return np.asarray((a * np.sin(np.multiply.outer(x, k) + phase)).sum(-1))
 
     def slope(self, x: Float64 | float) -> Float64:
+        """Return dy/dx of the middle of the road at x."""
         a, k, phase = self.bends.T
         return np.asarray((a * k * np.cos(np.multiply.outer(x, k) + phase)).sum(-1))
 
     def height(self, x: Float64 | float, y: Float64 | float) -> Float64:
+        """Return the height of the ground at x and y."""
         a, kx, ky, phase = self.hills.T
         hills = (a * np.sin(np.multiply.outer(x, kx) + np.multiply.outer(y, ky) + phase)).sum(-1)
         bank = np.interp((np.asarray(y) - self.centre(x)) / np.hypot(1, self.slope(x)), *self.bank)
@@ -72,23 +76,24 @@ class Road:
         return np.asarray(hills + bank)
 
     def place_on_road(self, s: float, t: float) -> Place:
-        """At x = s on the road, t to its left."""
+        """Return the place at x = s on the road, t to its left."""
         yaw = math.atan(float(self.slope(s)))
         x, y = s - t * math.sin(yaw), float(self.centre(s)) + t * math.cos(yaw)
         return x, y, float(self.height(x, y)), yaw
 
     def place_on_side_street(self, s: float, t: float) -> Place:
-        """Along the side street: s from the crossing, leftwards seen from the road."""
+        """Return the place s from the crossing along the side street, leftwards from the road."""
         x, y, _, yaw = self.place_on_road(self.crossing or 0.0, 0.0)
         yaw += math.pi / 2
         x, y = x + s * math.cos(yaw) - t * math.sin(yaw), y + s * math.sin(yaw) + t * math.cos(yaw)
         return x, y, float(self.height(x, y)), yaw
 
     def crosses(self, s: float) -> bool:
+        """Tell whether the side street meets the road at x = s."""
         return self.crossing is not None and abs(s - self.crossing) < self.side + 2
 
     def car_pose(self, s: float, t: float) -> Float64:
-        """T_world_car (4, 4): x along the road, up its slope, z up."""
+        """Return T_world_car (4, 4) with x along the road, up its slope, and z up."""
         x, y, z, yaw = self.place_on_road(s, t)
         forward = np.array(self.place_on_road(s + 1, t)[:3]) - np.array(
             self.place_on_road(s - 1, t)[:3]
@@ -104,7 +109,7 @@ class Road:
 
 @dataclass(frozen=True, eq=False)
 class Mover:
-    """Something that keeps its lane and its speed, and comes again where the road ends."""
+    """This keeps its lane and its speed, and comes again where the road ends."""
 
     triangles: Tensor  # (F, 3, 3) float32, driving along x
     start: float
@@ -112,7 +117,7 @@ class Mover:
     speed: float  # metres a second along the road, negative against it
 
     def pose(self, road: Road, time: float) -> Float64:
-        """T_world_mover (4, 4)."""
+        """Return T_world_mover (4, 4) at `time` seconds."""
         s = (self.start + self.speed * time + ROAD_HALF_LENGTH) % (
             2 * ROAD_HALF_LENGTH
         ) - ROAD_HALF_LENGTH
@@ -123,7 +128,7 @@ class Mover:
 
 @dataclass(frozen=True, eq=False)
 class Street:
-    """Triangles that stand still, triangles that move, and the road between them."""
+    """This holds triangles that stand still, triangles that move, and the road between them."""
 
     triangles: Tensor  # (F, 3, 3) float32
     relief: Tensor  # (F,) rms height of the waves on each
@@ -134,9 +139,11 @@ class Street:
 
     @property
     def device(self) -> torch.device:
+        """Tell where the triangles lie."""
         return self.triangles.device
 
     def to(self, device: torch.device | str) -> Street:
+        """Return the same street on another device."""
         return replace(
             self,
             triangles=self.triangles.to(device),
@@ -147,7 +154,7 @@ class Street:
         )
 
     def triangles_at(self, time: float, eye: ArrayLike = (np.inf, np.inf)) -> tuple[Tensor, Tensor]:
-        """All triangles (F, 3, 3) at `time` seconds, and their relief (F,).
+        """Return all triangles (F, 3, 3) at `time` seconds, and their relief (F,).
 
         The traffic leaves out what would run into the vehicle at `eye`, x and y.
         """
@@ -162,14 +169,14 @@ class Street:
         return torch.cat(triangles), relief
 
     def waves(self, points: Tensor) -> Tensor:
-        """Height (N,) of the relief at points (N, 3) of the world, of unit variance."""
+        """Return the height (N,) of the relief at points (N, 3) of the world, of unit variance."""
         return torch.sin(points @ self.wave.T + self.phase).sum(-1) * math.sqrt(2 / len(self.wave))
 
 
 def assemble_street(
     parts: Sequence[Part], road: Road, generator: Generator, movers: Sequence[Mover] = ()
 ) -> Street:
-    """Put parts that lie in the world together."""
+    """Put parts that lie in the world together to a street."""
     direction = generator.normal(size=(12, 3))
     length = np.geomspace(0.5, 6.0, 12)[:, None]
     wave = 2 * np.pi / length * direction / np.linalg.norm(direction, axis=-1, keepdims=True)
@@ -184,6 +191,7 @@ def assemble_street(
 
 
 def _triangles(mesh: Mesh) -> Tensor:
+    """Return the corners (F, 3, 3) of all faces."""
     return torch.from_numpy(mesh.vertices[mesh.faces].astype(np.float32))
 
 
@@ -192,7 +200,7 @@ def _triangles(mesh: Mesh) -> Tensor:
 
 @dataclass(frozen=True)
 class StreetKind:
-    """How a street is built up; pairs are the ends of what is drawn evenly."""
+    """This says how a street is built up; pairs are the ends of what is drawn evenly."""
 
     width: tuple[float, float]  # between the parking lanes
     parking: float  # width of the parking lane on each side
@@ -238,6 +246,7 @@ SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
 def _traffic(road: Road, kind: StreetKind, generator: Generator) -> list[Mover]:
+    """Make cars, cyclists and people that move along the road and keep right."""
     movers, g = [], generator
     for _ in range(g.poisson(kind.traffic)):
         make, offset, speed = (
@@ -256,6 +265,7 @@ def _traffic(road: Road, kind: StreetKind, generator: Generator) -> list[Mover]:
 
 
 def _ground(road: Road) -> list[Part]:
+    """Make the road and the land beside it as surfaces."""
     x = np.arange(-ROAD_HALF_LENGTH - 70, ROAD_HALF_LENGTH + 71, 1.5)
     beyond = [
         0,
@@ -287,22 +297,24 @@ def _ground(road: Road) -> list[Part]:
 
 
 class _Builder:
-    """Collects the parts of a street, each brought to its place in the world."""
+    """This collects the parts of a street, each brought to its place in the world."""
 
     def __init__(self, road: Road, kind: StreetKind, generator: Generator) -> None:
+        """Begin with the ground."""
         self.kind, self.generator = kind, generator
         self.pavement = road.edge - road.kerb
         self.kerb = generator.uniform(0.06, 0.16) if kind.parking > 1 else 0.02
         self.parts = _ground(road)
 
     def put(self, parts: Sequence[Part], place: Place, turn: float) -> None:
+        """Move parts to a place, turned by `turn` about z."""
         *shift, yaw = place
         self.parts += [(mesh.moved(shift, yaw + turn), relief) for mesh, relief in parts]
 
     def build_stretch(
         self, lane: Lane, start: float, end: float, kerb: float, rows: tuple[float, ...] = ()
     ) -> None:
-        """Both sides of a lane from `start` to `end`: pavement, parked cars, lots, more behind."""
+        """Build both sides of a lane: pavement, parked cars, lots, and more of them behind."""
         for side in (-1, 1):
             self.raise_pavement(lane, start, end, side * kerb)
             self.park_cars(lane, start, end, side * (kerb - 1.1))
@@ -310,6 +322,7 @@ class _Builder:
                 self.line_with_lots(lane, start, end, kerb + self.pavement + behind, side)
 
     def raise_pavement(self, lane: Lane, start: float, end: float, t: float) -> None:
+        """Raise the pavement from the kerb at `t`."""
         far = t + np.sign(t) * self.pavement
         profile = [(t, -0.1), (t, self.kerb), (far, self.kerb), (far, -0.1)]
         along = np.linspace(start, end, max(2, int((end - start) / 2)))
@@ -317,7 +330,7 @@ class _Builder:
         self.parts.append((sheet(np.array(rows)), PAVING))
 
     def park_cars(self, lane: Lane, start: float, end: float, t: float) -> None:
-        """Cars one behind the other."""
+        """Park cars one behind the other."""
         g = self.generator
         for s in np.arange(start + 3, end - 3, 5.8):
             if g.random() < self.kind.parked:
@@ -329,7 +342,7 @@ class _Builder:
                 )
 
     def line_with_lots(self, lane: Lane, start: float, end: float, edge: float, side: int) -> None:
-        """One side of a lane, fronts at `edge`, `side` +1 for the left."""
+        """Fill one side of a lane with lots, fronts at `edge`, `side` +1 for the left."""
         while end - start > 4:
             wide = min(self.generator.uniform(*self.kind.lot), end - start)
 
@@ -342,6 +355,7 @@ class _Builder:
             start += wide
 
     def fill_lot(self, spot: Lane, wide: float) -> None:
+        """Fill a lot with a house or a yard, a border, plants, and what stands on the pavement."""
         g, kind = self.generator, self.kind
         back, built = g.uniform(*kind.setback), g.random() < kind.built
         depth = back if built else 14.0  # of the garden
@@ -367,7 +381,7 @@ class _Builder:
             self.put([(item, METAL)], place, 0.0)
 
     def add_border(self, spot: Lane, wide: float) -> None:
-        """A fence or the like along the front, at times with a gate."""
+        """Put a fence or the like along the front, at times with a gate."""
         g = self.generator
         make = self.kind.borders[g.integers(len(self.kind.borders))]
         pieces = max(1, int(wide / 5))
@@ -376,7 +390,7 @@ class _Builder:
             self.put(make(wide / pieces, g), spot((k + 0.5) * wide / pieces, 0.3), 0.0)
 
     def fill_empty_lot(self, spot: Lane, wide: float) -> None:
-        """A yard or a field: tall grass, sheds and heaps, a thicket at its end."""
+        """Fill a yard or a field with tall grass, sheds and heaps, and a thicket at its end."""
         g = self.generator
         tips = g.uniform(0, (wide, 20, g.uniform(0.05, 0.5)), (int(12 * wide), 3))
         tufts = np.array([np.add(spot(s, t)[:3], (0, 0, z)) for s, t, z in tips])
@@ -392,6 +406,7 @@ class _Builder:
 
 
 def _road(kind: StreetKind, generator: Generator) -> Road:
+    """Draw the line, the terrain and the crossing of a road."""
     g = generator
     width, pavement = g.uniform(*kind.width), g.uniform(*kind.pavement)
     kerb = width / 2 + kind.parking
@@ -409,7 +424,7 @@ def _road(kind: StreetKind, generator: Generator) -> Road:
 
 
 def make_street(generator: Generator, setting: Setting | None = None) -> Street:
-    """A street of 220 m with all that stands and moves on it; None draws the setting."""
+    """Make a street of 220 m with all that stands and moves on it; None draws the setting."""
     g = generator
     drawn = SETTINGS[g.choice(3, p=[0.35, 0.45, 0.2])]
     kind = STREET_KINDS[setting or drawn]

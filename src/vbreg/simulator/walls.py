@@ -1,4 +1,4 @@
-"""TODO"""
+"""The shell of a room is made here: walls with doors and windows, and what stands against them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vbreg.simulator.meshes import Generator, Maker, Mesh, box, make_one_of, mer
 
 @dataclass(frozen=True, eq=False)
 class Opening:
-    """A part of a wall that is set back by `depth`: a door, a window, a niche."""
+    """This is a part of a wall that is set back by `depth`: a door, a window, a niche."""
 
     width: float
     low: float
@@ -27,9 +27,9 @@ Openings = Sequence[tuple[float, Opening]]  # each with the place of its middle 
 
 @dataclass(frozen=True)
 class Room:
-    """Four walls; wall k starts at corner k and runs counter-clockwise, the room on its left.
+    """This is a room of four walls; wall k starts at corner k and runs counter-clockwise.
 
-    In the frame of a wall x runs along it and y into the room.
+    In the frame of a wall x runs along it and y into the room, which is on its left.
     """
 
     width: float
@@ -37,24 +37,25 @@ class Room:
     height: float
 
     def wall_length(self, side: int) -> float:
+        """Return the length of a wall."""
         return (self.width, self.depth)[side % 2]
 
     def from_wall(self, side: int, mesh: Mesh) -> Mesh:
-        """From the frame of a wall to the room's."""
+        """Bring a mesh from the frame of a wall to the room's."""
         corner = [(0, 0), (self.width, 0), (self.width, self.depth), (0, self.depth)][side % 4]
         return mesh.moved((*corner, 0), side * np.pi / 2)
 
     def against_wall(
         self, side: int, x: float, piece: Mesh, z: float = 0.0, gap: float = 0.01
     ) -> Mesh:
-        """With its back to a wall, its middle `x` along it."""
+        """Put furniture with its back to a wall, its middle `x` along it."""
         low, high = piece.vertices.min(0), piece.vertices.max(0)
         return self.from_wall(side, piece.moved((x - (low[0] + high[0]) / 2, gap - low[1], z)))
 
     def line_wall(
         self, side: int, makers: Sequence[Maker], generator: Generator, openings: Openings = ()
     ) -> list[Mesh]:
-        """Furniture side by side at a wall, clear of the doors in it."""
+        """Put furniture side by side at a wall, clear of the doors in it."""
         doors = [(x - o.width / 2, x + o.width / 2) for x, o in openings if o.low == 0]
         placed, x = [], generator.uniform(0.05, 0.5)
         while x < self.wall_length(side) - 0.6:
@@ -71,7 +72,7 @@ class Room:
         return placed
 
     def shell(self, *openings: Openings) -> Mesh:
-        """Floor, ceiling and the walls, each with its openings."""
+        """Make floor, ceiling and the walls, each with its openings."""
         walls = [
             self.from_wall(side, _wall(self.wall_length(side), self.height, holes))
             for side, holes in zip(range(4), openings, strict=True)
@@ -81,7 +82,7 @@ class Room:
 
 
 def _wall(length: float, height: float, openings: Openings) -> Mesh:
-    """Along x from the origin, open towards +y where it is set back."""
+    """Make a wall along x from the origin, whose openings are set back from the room at +y."""
 
     def panel(left: float, right: float, low: float, top: float) -> Mesh:
         return box((right - left, 0, top - low), ((left + right) / 2, 0, low), skip="xXyzZ")
@@ -97,7 +98,7 @@ def _wall(length: float, height: float, openings: Openings) -> Mesh:
 
 
 def door(generator: Generator) -> Opening:
-    """A leaf in its frame, at times ajar."""
+    """Make a leaf in its frame, at times ajar."""
     w, top, depth, trim = generator.uniform((0.75, 1.95, 0.03, 0.04), (1.0, 2.15, 0.12, 0.09))
     frame = [box((trim, 0.03, top), (x, 0.015, 0), "yz") for x in (-w / 2, w / 2)]
     frame.append(box((w + 2 * trim, 0.03, trim), (0, 0.015, top), "y"))
@@ -116,7 +117,7 @@ def door(generator: Generator) -> Opening:
 
 
 def window(generator: Generator, low: tuple[float, float] = (0.75, 1.1)) -> Opening:
-    """Panes between mullions, a sill, at times a radiator below."""
+    """Make panes between mullions, a sill, at times a radiator below."""
     sill = generator.uniform(*low)
     w, top, depth = generator.uniform((0.7, 1.9, 0.06), (1.6, 2.3, 0.25))
     across, up = generator.integers(1, 4), generator.integers(1, 3)
@@ -134,7 +135,7 @@ def window(generator: Generator, low: tuple[float, float] = (0.75, 1.1)) -> Open
 
 
 def evenly_spaced(opening: Opening, count: int, length: float) -> list[tuple[float, Opening]]:
-    """The same opening `count` times (fewer on a short wall), symmetric about the middle."""
+    """Place the same opening `count` times (fewer on a short wall), symmetric about the middle."""
     count = min(count, int(length / (opening.width + 0.15)))
     return [((k + 0.5) * length / count, opening) for k in range(count)]
 
@@ -142,5 +143,6 @@ def evenly_spaced(opening: Opening, count: int, length: float) -> list[tuple[flo
 def at_random_place(
     opening: Opening, length: float, generator: Generator
 ) -> list[tuple[float, Opening]]:
+    """Place an opening anywhere along a wall of `length`, clear of the corners."""
     margin = opening.width / 2 + 0.15
     return [(float(generator.uniform(margin, length - margin)), opening)]
