@@ -12,13 +12,13 @@ from vbreg import correspondences, geometry
 from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.simulator import (
-    ROOM_KINDS,
     DepthCamera,
     make_room,
     random_trajectory,
     sample_surface,
     scan_scene,
 )
+from vbreg.simulator.rooms import check_room_kind
 from vbreg.types import Float64
 
 OVERLAP_RADIUS = 0.05  # metres within which a point counts as seen by both scans
@@ -45,8 +45,7 @@ def synthetic(
             f"{count} pairs of {min_overlap} to {max_overlap} overlap: expected 0 or more pairs, "
             "and two rising shares of 0 to 1"
         )
-    if room not in ROOM_KINDS:  # said now, and not when the first pair is asked for
-        raise VBRegError(f"no kind of room is called {room!r}; choose from {', '.join(ROOM_KINDS)}")
+    check_room_kind(room)  # now, and not when the first pair is asked for
     make = partial(_make_pair, seed=seed, kind=room, overlap=(min_overlap, max_overlap))
     scenes = (f"{room}-{seed}-{k}" for k in range(count))
     return PairSequence(
@@ -69,7 +68,9 @@ def scan_pair(
     A scan suits with between `points` points. None means that no two of `tries` scans did.
     """
     scene = sample_surface(make_room(kind, generator), generator)
-    focus = np.median(scene.coarse, axis=0)
+    height = scene.coarse[:, 2] - scene.floor
+    furniture = scene.coarse[(height > 0.3) & (height < 1.5)]
+    focus = furniture[generator.integers(len(furniture))]  # on bare floor there is little to match
     trajectory: Float64 | None = None
     scans: list[tuple[Tensor, Tensor]] = []
     for _ in range(tries):

@@ -259,7 +259,7 @@ def random_trajectory(
         if _is_free(scene, path, target):
             roll = np.radians(5) * _sway(frames, 1.0, generator)[:, 0]
             return np.stack([_look_at(*view) for view in zip(path, gaze, roll, strict=True)])
-    raise VBRegError("no free place for a camera in this scene; is it a closed interior, z up?")
+    raise VBRegError("no free place for a camera in this scene; is it a closed room, z up?")
 
 
 def _sway(frames: int, amplitude: float, generator: np.random.Generator) -> Float64:

@@ -33,9 +33,14 @@ from vbreg.types import Float64
 
 def make_room(kind: str, generator: Generator) -> Mesh:
     """Make a furnished room of one of the kinds in `ROOM_KINDS`."""
-    if kind not in ROOM_KINDS:
-        raise VBRegError(f"no interior is called {kind!r}; choose one of {', '.join(ROOM_KINDS)}")
+    check_room_kind(kind)
     return ROOM_KINDS[kind](generator)
+
+
+def check_room_kind(kind: str) -> None:
+    """Complain about a kind that is not in `ROOM_KINDS`, and list those that are."""
+    if kind not in ROOM_KINDS:
+        raise VBRegError(f"no kind of room is {kind!r}; choose one of {', '.join(ROOM_KINDS)}")
 
 
 # --- arrangements --------------------------------------------------------------------------------
