@@ -28,29 +28,31 @@ from torch import Tensor
 
 from vbreg.benchmark.measure import measured
 from vbreg.clouds import normals, voxel_downsample
-from vbreg.correspondences import label, match
 from vbreg.datasets import Pair
 from vbreg.datasets.threedmatch import threedmatch
 from vbreg.descriptors import fpfh
 from vbreg.geometry import random_rotation
+from vbreg.matching import match
 from vbreg.methods import Method, Problem, open_method
-from vbreg.metrics import pose_error
-from vbreg.types import Correspondences
+from vbreg.metrics import pose_error, right_matches
+from vbreg.scale import Scale
 
 
-def ours(points: Tensor, voxel_size: float) -> Tensor:
-    return fpfh(points, normals(points, 2 * voxel_size), 5 * voxel_size)
+def ours(points: Tensor, scale: Scale) -> Tensor:
+    return fpfh(points, normals(points, scale.normal_radius), scale.feature_radius)
 
 
-def open3d_fpfh(points: Tensor, voxel_size: float) -> Tensor:
+def open3d_fpfh(points: Tensor, scale: Scale) -> Tensor:
     search = o3d.geometry.KDTreeSearchParamHybrid
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points.double().cpu().numpy()))
-    cloud.estimate_normals(search(2 * voxel_size, 30))
-    feature = o3d.pipelines.registration.compute_fpfh_feature(cloud, search(5 * voxel_size, 100))
+    cloud.estimate_normals(search(scale.normal_radius, 30))
+    feature = o3d.pipelines.registration.compute_fpfh_feature(
+        cloud, search(scale.feature_radius, 100)
+    )
     return torch.from_numpy(np.array(feature.data.T)).to(points)
 
 
-DESCRIPTORS: dict[str, Callable[[Tensor, float], Tensor]] = {"open3d": open3d_fpfh, "vbreg": ours}
+DESCRIPTORS: dict[str, Callable[[Tensor, Scale], Tensor]] = {"open3d": open3d_fpfh, "vbreg": ours}
 
 
 @dataclass
@@ -62,12 +64,12 @@ class Described:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def describe(points: Tensor, voxel_size: float, repeats: int, turn: Tensor | None) -> Described:
+def describe(points: Tensor, scale: Scale, repeats: int, turn: Tensor | None) -> Described:
     cloud = Described(points)
     turned = points if turn is None else points @ turn.T
     for _ in range(repeats):
         for name, features in DESCRIPTORS.items():
-            found, cost = measured(partial(features, turned, voxel_size), points.device)
+            found, cost = measured(partial(features, turned, scale), points.device)
             cloud.features[name] = found
             cloud.seconds[name] = min(cost.seconds, cloud.seconds.get(name, cost.seconds))
     return cloud
@@ -80,11 +82,10 @@ def judge(
     i, j = match(*(end.features[name] for end in ends))
     T = torch.from_numpy(pair.T_target_source)
     source, target = (end.points[k].cpu() for end, k in zip(ends, (i, j), strict=True))
-    ratio = float(label(source, target, T, threshold).double().mean())
+    ratio = float(right_matches(source, target, T, threshold).double().mean())
     if solve is None:
         return ratio, False
-    matches = Correspondences(source.double().numpy(), target.double().numpy())
-    found = torch.from_numpy(solve(Problem(matches, threshold)).T_target_source)
+    found = torch.from_numpy(solve(Problem.of_points(source, target, threshold)).T_target_source)
     return ratio, bool(pose_error(found, T).success(15.0, 0.30))
 
 
@@ -108,6 +109,7 @@ def main() -> None:
     if args.root is None:
         parser.error("give --root or set VBREG_DATA")
 
+    scale = Scale(args.voxel_size)
     solve = open_method(args.method, args.device) if args.method else None
     generator = torch.Generator().manual_seed(0)
     clouds: dict[tuple[str, int], Described] = {}
@@ -119,7 +121,7 @@ def main() -> None:
             points = torch.from_numpy((pair.source, pair.target)[end].copy()).float()
             grid = voxel_downsample(points.to(args.device), args.voxel_size)
             turn = random_rotation(generator=generator).to(grid) if args.rotate else None
-            clouds[key] = describe(grid, args.voxel_size, args.repeats, turn)
+            clouds[key] = describe(grid, scale, args.repeats, turn)
         return clouds[key]
 
     threads = torch.get_num_threads()
@@ -131,7 +133,7 @@ def main() -> None:
             pair = every[k]
             ends = described(pair, 0), described(pair, 1)
             for name, judged in found.items():
-                judged.append(judge(pair, ends, name, 2 * args.voxel_size, solve))
+                judged.append(judge(pair, ends, name, scale.inlier_threshold, solve))
         print(f"{len(chosen)} pairs of {benchmark}, on {args.device}, {threads} threads")
         for name, judged in found.items():
             ratio, right = (sum(column) for column in zip(*judged, strict=True))

@@ -37,12 +37,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("matches", type=int, nargs="*", default=[1000, 4500])
-    parser.add_argument("--weights", default="indoor")
+    parser.add_argument("--weights", default="universal")
     parser.add_argument("--plain", action="store_true", help="torch alone")
     parser.add_argument("--rows", type=int, default=25)
     options = parser.parse_args()
-    model = VBReg.from_pretrained(options.weights, device="cuda")
-    model.use_kernels = not options.plain
+    backend = "plain" if options.plain else "auto"
+    model = VBReg.from_pretrained(options.weights, device="cuda", backend=backend)
     for n in options.matches:
         problem = made_up(n)
         for _ in range(3):

@@ -26,20 +26,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from vbreg.backends import devices
+from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import describe_run, machine
 from vbreg.methods import METHODS, Problem, available, open_method
-from vbreg.methods.open3d_methods import FGR_ROUNDS
+from vbreg.methods.common import EXTERNAL
+from vbreg.methods.open3d_methods import fgr_option
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig
-from vbreg.registration import VBReg, choose_device, device_name, register
+from vbreg.registration import VBReg, register
+from vbreg.scale import Scale
 from vbreg.types import Correspondences, Registration
 
 PEERS = ("sc2pcr", "pointdsc", "mac", "ransac", "ransac-open3d", "fgr")
 SIZES = (250, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 KISS = "KISS-Matcher"
-VOXEL = 0.05  # metres
+SCALE = Scale.of_preset("indoor")
+Answer = tuple[np.ndarray[Any, Any], str]  # a pose, and the backend that found it
 Row = dict[str, Any]
 
 
@@ -54,7 +59,7 @@ class Timing(NamedTuple):
     ) -> tuple[Timing, list[Any]]:
         """Of each input once, after a round to warm up; and the results. What a GPU records is
         allocated in that round alone."""
-        warm_up = inputs if device.type == "cuda" else inputs[:1]
+        warm_up = inputs if devices.is_gpu(device) else inputs[:1]
         first = [measured(partial(solve, given), device, give_back=True)[1] for given in warm_up]
         found = [measured(partial(solve, given), device) for given in inputs]
         ms = 1e3 * np.array([cost.seconds for _, cost in found])
@@ -70,15 +75,18 @@ def right(T: np.ndarray[Any, Any], labelled: Labelled) -> bool:
 
 
 def timed(
-    solvers: dict[str, Callable[[Problem], Any]], problems: Sequence[Labelled], device: torch.device
+    solvers: dict[str, Callable[[Problem], Answer]],
+    problems: Sequence[Labelled],
+    device: torch.device,
 ) -> list[Row]:
     rows = []
     for name, solve in solvers.items():
         timing, found = Timing.of(solve, [p.problem for p in problems], device)
-        good = sum(right(T, p) for T, p in zip(found, problems, strict=True))
+        good = sum(right(T, p) for (T, _), p in zip(found, problems, strict=True))
         rows.append(
             {
                 "method": name,
+                "backend": ", ".join(sorted({backend for _, backend in found})),
                 "median_ms": round(timing.median, 2),
                 "p95_ms": round(timing.p95, 2),
                 "peak_mb": round(timing.megabytes),
@@ -96,25 +104,33 @@ def with_ratios(rows: list[Row], to: str) -> list[Row]:
     return [{**row, f"times {to}": round(row["median_ms"] / base, 2)} for row in rows]
 
 
-def matches_in(names: Sequence[str], device: torch.device) -> dict[str, Callable[[Problem], Any]]:
-    def solver(name: str) -> Callable[[Problem], Any]:
+def answer(result: Registration) -> Answer:
+    return result.T_target_source, result.backend
+
+
+def matches_in(
+    names: Sequence[str], device: torch.device
+) -> dict[str, Callable[[Problem], Answer]]:
+    def solver(name: str) -> Callable[[Problem], Answer]:
         method = open_method(name, device)
-        return lambda problem: method(problem).T_target_source
+        return lambda problem: answer(method(problem))
 
     return {name: solver(name) for name in names}
 
 
-def clouds_in(weights: Sequence[str], device: torch.device) -> dict[str, Callable[[Problem], Any]]:
-    def solver(name: str) -> Callable[[Problem], Any]:
+def clouds_in(
+    weights: Sequence[str], device: torch.device
+) -> dict[str, Callable[[Problem], Answer]]:
+    def solver(name: str) -> Callable[[Problem], Answer]:
         model = VBReg.from_pretrained(name, device=device)
-        return lambda p: register(*p.scans, voxel_size=VOXEL, model=model).T_target_source
+        return lambda p: answer(register(*p.scans, voxel_size=SCALE.voxel_size, model=model))
 
     solvers = {f"vbreg {name}": solver(name) for name in weights}
     if available("ransac-open3d"):
         solvers |= {"Open3D RANSAC 100k": open3d_ransac, "Open3D FGR": open3d_fgr}
     if available("kiss-matcher"):
         kiss = open_method("kiss-matcher", "cpu")
-        solvers[KISS] = lambda p: kiss(p).T_target_source
+        solvers[KISS] = lambda p: answer(kiss(p))
     return solvers
 
 
@@ -126,31 +142,33 @@ def open3d_clouds(problem: Problem) -> Iterator[tuple[Any, Any]]:
     for scan in problem.scans:
         cloud = o3d.geometry.PointCloud(
             o3d.utility.Vector3dVector(np.array(scan))
-        ).voxel_down_sample(VOXEL)
-        cloud.estimate_normals(search(2 * VOXEL, 30))
-        yield cloud, o3d.pipelines.registration.compute_fpfh_feature(cloud, search(5 * VOXEL, 100))
+        ).voxel_down_sample(SCALE.voxel_size)
+        cloud.estimate_normals(search(SCALE.normal_radius, 30))
+        hybrid = search(SCALE.feature_radius, 100)
+        yield cloud, o3d.pipelines.registration.compute_fpfh_feature(cloud, hybrid)
 
 
-def open3d_ransac(problem: Problem) -> Any:
+def open3d_ransac(problem: Problem) -> Answer:
     """As its guide does, with 100,000 samples."""
     import open3d as o3d
 
     registration = o3d.pipelines.registration
     o3d.utility.random.seed(0)
     (source, a), (target, b) = open3d_clouds(problem)
+    near = 1.5 * SCALE.voxel_size
     found = registration.registration_ransac_based_on_feature_matching(
-        source, target, a, b, False, 1.5 * VOXEL,
+        source, target, a, b, False, near,
         registration.TransformationEstimationPointToPoint(False), 3,
         [
             registration.CorrespondenceCheckerBasedOnEdgeLength(0.9),
-            registration.CorrespondenceCheckerBasedOnDistance(1.5 * VOXEL),
+            registration.CorrespondenceCheckerBasedOnDistance(near),
         ],
         registration.RANSACConvergenceCriteria(100_000, 0.999),
     )  # fmt: skip
-    return np.asarray(found.transformation)
+    return np.asarray(found.transformation), EXTERNAL
 
 
-def open3d_fgr(problem: Problem) -> Any:
+def open3d_fgr(problem: Problem) -> Answer:
     """With the options of our method `fgr`, which explains them: the kernel narrows from the extent
     of the clouds to the inlier threshold. Open3D's default does not narrow it."""
     import open3d as o3d
@@ -159,14 +177,11 @@ def open3d_fgr(problem: Problem) -> Any:
     o3d.utility.random.seed(0)
     (source, a), (target, b) = open3d_clouds(problem)
     ends = [np.asarray(cloud.points) - cloud.get_center() for cloud in (source, target)]
-    radius = max(np.linalg.norm(end, axis=1).max() for end in ends) / (2 * VOXEL)  # in thresholds
-    option = registration.FastGlobalRegistrationOption(
-        decrease_mu=True,
-        maximum_correspondence_distance=min(1.0, 1.0 / radius**2),
-        iteration_number=FGR_ROUNDS,
+    radius = max(np.linalg.norm(end, axis=1).max() for end in ends) / SCALE.inlier_threshold
+    found = registration.registration_fgr_based_on_feature_matching(
+        source, target, a, b, fgr_option(float(radius))
     )
-    found = registration.registration_fgr_based_on_feature_matching(source, target, a, b, option)
-    return np.asarray(found.transformation)
+    return np.asarray(found.transformation), EXTERNAL
 
 
 def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int, int]]:
@@ -183,15 +198,14 @@ def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
     """Seconds that torch's float32 product alone needs for them, once each, warmed up. Not by
     `measured`: its look at memory seems to slow the product after it and would flatter the network.
     """
-    drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     total = 0.0
     for times, rows, inner, columns in network_products(config, n):
         a, b = (torch.rand(shape, device=device) for shape in ((rows, inner), (inner, columns)))
         out = a @ b
-        drain()
+        devices.wait(device)
         start = time.perf_counter()
         torch.mm(a, b, out=out)
-        drain()
+        devices.wait(device)
         total += times * (time.perf_counter() - start)
     return total
 
@@ -202,8 +216,8 @@ def stages(problems: Sequence[Labelled], weights: Sequence[str], device: torch.d
     that neither has the better of a noisy machine."""
     rows = []
     for name in weights:
-        model = VBReg.from_pretrained(name, device=device)
-        model.use_kernels = device.type == "cpu"
+        backend = "plain" if devices.is_gpu(device) else "auto"
+        model = VBReg.from_pretrained(name, device=device, backend=backend)
         estimate(model, problems[0].problem.correspondences)
         timings, floors = [], []
         for labelled in problems:
@@ -238,12 +252,12 @@ def resized(labelled: Labelled, n: int) -> Correspondences:
     rows = np.concatenate(
         [np.arange(len(matches))] * whole + [generator.permutation(len(matches))[:rest]]
     )
-    moved = generator.normal(0, 0.1 * VOXEL, (2, n, 3)) * (whole > 0)
+    moved = generator.normal(0, 0.1 * SCALE.voxel_size, (2, n, 3)) * (whole > 0)
     return Correspondences(matches.source[rows] + moved[0], matches.target[rows] + moved[1])
 
 
 def estimate(model: VBReg, matches: Correspondences) -> Registration:
-    return model.estimate(matches.source, matches.target, inlier_threshold=2 * VOXEL)
+    return model.estimate(matches.source, matches.target, inlier_threshold=SCALE.inlier_threshold)
 
 
 def growth(
@@ -276,11 +290,12 @@ def batches(
     matches = labelled.problem.correspondences
     generator = np.random.default_rng(0)
     rows = np.stack([generator.permutation(len(matches))[:n] for _ in range(problems)])
-    batch = Correspondences(matches.source[rows], matches.target[rows])
+    sources, targets = list(matches.source[rows]), list(matches.target[rows])
     found = []
     for name in weights:
         model = VBReg.from_pretrained(name, device=device)
-        timing, _ = Timing.of(partial(estimate, model), [batch] * 3, device)
+        solve = partial(model.estimate_batch, inlier_threshold=SCALE.inlier_threshold)
+        timing, _ = Timing.of(lambda ends, f=solve: f(*ends), [(sources, targets)] * 3, device)
         rate = round(1e3 * problems / timing.median)
         found.append(
             {
@@ -357,7 +372,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--weights", default="indoor,fast", help="with commas between")
+    parser.add_argument("--weights", default="universal,fast", help="with commas between")
     parser.add_argument("--most", type=int, default=SIZES[-1], help="matches, for growth")
     parser.add_argument("--only", default="matches,clouds,stages,batches,growth")
     options = parser.parse_args()
@@ -380,7 +395,7 @@ def main() -> None:
             lambda: with_ratios(timed(clouds_in(weights, device), problems, device), KISS),
         ),
         "stages": (
-            "Where the time goes" + ", in plain torch" * (device.type != "cpu"),
+            "Where the time goes" + ", in plain torch" * devices.is_gpu(device),
             lambda: stages(problems, weights, device),
         ),
         "batches": ("Problems at once", lambda: batches(typical, weights, 64, 1000, device)),

@@ -1,8 +1,7 @@
-"""Pairs a second and memory of a training step, eager, compiled and with kernels, on made-up
-matches.
+"""Pairs a second and memory of a training step, eager and compiled, on made-up matches.
 
     python benchmarks/training_speed.py                      (the GPU if there is one)
-    python benchmarks/training_speed.py --sizes 256 1024 --steps 20 --forms compiled kernels
+    python benchmarks/training_speed.py --sizes 256 1024 --steps 20 --forms compiled
     python benchmarks/training_speed.py --sizes 1024 --correspondences 98304       (batch 96)
 
 The ratio in the last column is to the first form of the same size in the same run.
@@ -17,16 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vbreg import kernels
+from vbreg.backends import devices
 from vbreg.datasets.matches import MatchSet
 from vbreg.network import NetworkConfig
-from vbreg.registration import choose_device
 from vbreg.training.batches import MatchSampler
 from vbreg.training.config import DataConfig, TrainConfig
 from vbreg.training.loop import Run
 from vbreg.training.workers import Workers
 
-FORMS = ("eager", "compiled", "kernels")  # the last is compiled, too
+FORMS = ("eager", "compiled")  # the second with the attention kernel where there is one
 
 
 def made_up(count: int, matches: int, generator: np.random.Generator) -> list[MatchSet]:
@@ -52,28 +50,21 @@ class Measured:
 def measure(
     config: TrainConfig, sampler: MatchSampler, device: torch.device, steps: int
 ) -> Measured:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    before = devices.start_peak(device, give_back=True)
     run = Run(config, Workers(0, 1, device), sampler)
     began = time.perf_counter()
     for _ in range(3):
         run.step()
-    synchronize(device)
+    devices.wait(device)
     start = time.perf_counter() - began
     times = []
     for _ in range(steps):
         began = time.perf_counter()
         run.step()
-        synchronize(device)
+        devices.wait(device)
         times.append(time.perf_counter() - began)
-    memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else float("nan")
+    memory = float("nan") if before is None else devices.peak(device) / 1024
     return Measured(float(np.median(times)), memory, start)
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -87,7 +78,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
-    device = choose_device(arguments.device)
+    device = devices.choose_device(arguments.device)
     sets = made_up(16, max(arguments.sizes), np.random.default_rng(0))
     first: dict[int, float] = {}
     for form in arguments.forms:
@@ -97,10 +88,9 @@ def main() -> None:
                 compile=form != "eager",
                 data=data,
                 network=NetworkConfig(variational=not arguments.plain),
-                precision="bf16" if device.type == "cuda" else "fp32",
+                precision="bf16" if devices.is_gpu(device) else "fp32",
             )
-            with kernels.switched(form == "kernels"):
-                found = measure(config, MatchSampler([sets], data, device), device, arguments.steps)
+            found = measure(config, MatchSampler([sets], data, device), device, arguments.steps)
             pairs = arguments.correspondences // size
             print(
                 f"{size:6} {form:>9} "

@@ -1,23 +1,30 @@
-"""The same by hand: put your own descriptors or matches in at any step."""
+"""The same stage by stage: put your own descriptors or matches in at any step."""
 
 import torch
 
-from vbreg import VBReg
-from vbreg.clouds import normals, voxel_downsample
-from vbreg.correspondences import match
+from vbreg import Scale, VBReg
 from vbreg.demo import load
-from vbreg.descriptors import fpfh
+from vbreg.frames import LocalCloud
+from vbreg.matching import describe, match_clouds
 
-voxel_size = 0.05
-points, features = [], []
-for cloud in load()[:2]:
-    points.append(voxel_downsample(torch.from_numpy(cloud.points).float(), voxel_size))
-    direction = normals(points[-1], 2 * voxel_size)
-    features.append(fpfh(points[-1], direction, 5 * voxel_size))  # or any (N, D) of yours
+scale = Scale(voxel_size=0.05)  # owns every radius
+clouds = [LocalCloud.of(cloud, "a cloud") for cloud in load()[:2]]
 
-source_index, target_index = match(*features)
-model = VBReg.from_pretrained("indoor", device="cpu")
-result = model.estimate(
-    points[0][source_index], points[1][target_index], inlier_threshold=2 * voxel_size
-)
+described = [describe(cloud, scale) for cloud in clouds]  # FPFH of one point a voxel
+matched = match_clouds(*described, scale)
+
+model = VBReg.from_pretrained("fast", device="cpu")
+result = model.solve(matched)
 print(result.T_target_source.round(3))
+
+
+def mine(points: torch.Tensor, normals: torch.Tensor, scale: Scale) -> torch.Tensor:
+    """Describe points (N, 3) by any (N, D) numbers: here FPFH at two radii."""
+    from vbreg.descriptors import fpfh
+
+    radii = scale.feature_radius, 0.6 * scale.feature_radius
+    return torch.cat([fpfh(points, normals, radius) for radius in radii], dim=-1)
+
+
+own = [describe(cloud, scale, descriptor=mine) for cloud in clouds]
+print(model.solve(match_clouds(*own, scale)))  # the same as register(..., descriptor=mine)

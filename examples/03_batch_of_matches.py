@@ -1,21 +1,21 @@
-"""Several problems of different sizes in one call, padded and masked."""
+"""Matches of your own: several problems of different sizes in one call."""
 
 import numpy as np
 
 from vbreg import VBReg
 
 rng = np.random.default_rng(0)
-sizes = (300, 120)
-source = np.zeros((2, max(sizes), 3))
-target = np.zeros_like(source)
-mask = np.zeros(source.shape[:2], dtype=bool)
-for b, n in enumerate(sizes):
-    points = rng.uniform(0, 4, (n, 3))
-    moved = points + np.array([1.0, 2.0, 3.0])  # the truth: a shift
+shift = np.array([1.0, 2.0, 3.0])  # the truth
+sources, targets = [], []
+for n in (300, 120):
+    source = rng.uniform(0, 4, (n, 3))
+    target = source + shift
     wrong = rng.random(n) < 0.7
-    moved[wrong] = rng.uniform(0, 7, (wrong.sum(), 3))
-    source[b, :n], target[b, :n], mask[b, :n] = points, moved, True
+    target[wrong] = rng.uniform(0, 7, (wrong.sum(), 3))
+    sources.append(source)
+    targets.append(target)
 
-result = VBReg.from_pretrained("indoor", device="cpu").estimate(source, target, mask=mask)
-print(result.T_target_source.round(3))
-print(result.inlier_count, "inliers of", sizes)
+model = VBReg.from_pretrained("universal", device="cpu")
+for result in model.estimate_batch(sources, targets, inlier_threshold=0.10):
+    print(result.T_target_source.round(3))
+    print(result.inlier_count, "of", len(result.correspondences), "matches agree")

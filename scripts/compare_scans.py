@@ -21,15 +21,28 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.spatial import cKDTree
 
 from vbreg.compatibility import spatial_compatibility
-from vbreg.correspondences import overlap
-from vbreg.datasets import lidar, matches, streets, virtual
-from vbreg.datasets.interiors import INTERIORS, interior
+from vbreg.datasets import matches
 from vbreg.datasets.kitti import kitti
-from vbreg.datasets.matches import Features, MatchSet
+from vbreg.datasets.matches import MatchSet
 from vbreg.datasets.pairs import Pair, PairSequence
 from vbreg.datasets.threedmatch import Benchmark, threedmatch
 from vbreg.io import atomic_path
+from vbreg.matching import DescribedCloud
+from vbreg.metrics import overlap
 from vbreg.render import BACKGROUND, INK, SOURCE, TARGET, Camera, Colour, render_clouds
+from vbreg.scale import Scale
+from vbreg.simulator import (
+    ROOM_KINDS,
+    SETTINGS,
+    DepthCamera,
+    drive_and_scan,
+    make_room,
+    make_street,
+    random_trajectory,
+    sample_surface,
+    scan_scene,
+)
+from vbreg.simulator.streets import Setting
 from vbreg.types import Float32, Float64
 
 Item = TypeVar("Item")
@@ -175,21 +188,21 @@ def stored(files: Iterable[Path], kind: str, most: int) -> Iterator[MatchSet]:
 
 def real(sequences: Iterable[PairSequence], voxel_size: float, most: int) -> Iterator[MatchSet]:
     """FPFH matches of real pairs, made and measured as the simulated ones are."""
-    described: dict[bytes, Features] = {}
-    generator = np.random.default_rng(0)
+    scale = Scale(voxel_size)
+    known: dict[bytes, DescribedCloud] = {}
 
-    def features(cloud: Float64) -> Features:
+    def described(cloud: Float64) -> DescribedCloud:
         key = cloud[::100].tobytes()  # pairs share fragments
-        if key not in described:
-            described[key] = matches.describe(cloud, voxel_size)
-        return described[key]
+        if key not in known:
+            known[key] = matches.described(cloud, scale)
+        return known[key]
 
     for sequence, k in evenly([(s, k) for s in sequences for k in range(len(s))], most):
         pair = sequence[k]
-        source = matches.thinned(features(pair.source), MAX_MATCHES, generator)
+        source = matches.thinned(described(pair.source), MAX_MATCHES)
         shared = _overlap(pair, voxel_size)
-        yield matches.match_features(
-            pair.name, source, features(pair.target), pair.T_target_source, shared, voxel_size
+        yield matches.match_set(
+            pair.name, source, described(pair.target), pair.T_target_source, shared, scale
         )
 
 
@@ -199,7 +212,8 @@ def learned(root: Path, most: int) -> Iterator[MatchSet]:
     everything = [(name, k) for name, sequence in sequences.items() for k in range(len(sequence))]
     for benchmark, k in evenly(everything, most):
         pair = sequences[benchmark][k]
-        yield matches.learned_matches(root, benchmark, pair, _overlap(pair, INDOOR))
+        found = matches.stored_matches(root, "learned", benchmark, pair)
+        yield replace(found, overlap=_overlap(pair, INDOOR))
 
 
 def _overlap(pair: Pair, voxel_size: float) -> float:
@@ -257,17 +271,17 @@ SUN3D = "sun3d-hotel_umd-maryland_hotel1"
 
 def simulated_fragment(kind: str, seed: int = SEED) -> Panel:
     generator = np.random.default_rng(seed)
-    scene = virtual.sample_surface(interior(kind, generator), generator)
-    trajectory = virtual.random_trajectory(scene, generator, focus=np.median(scene.coarse, axis=0))
+    scene = sample_surface(make_room(kind, generator), generator)
+    trajectory = random_trajectory(scene, generator, focus=np.median(scene.coarse, axis=0))
     noise = torch.Generator().manual_seed(seed)
-    points, _ = virtual.scan(scene, trajectory, virtual.Camera(), noise)
+    points, _ = scan_scene(scene, trajectory, DepthCamera(), noise)
     return kind, points.numpy()
 
 
-def simulated_street(setting: streets.Setting, seed: int = SEED) -> Panel:
+def simulated_street(setting: Setting, seed: int = SEED) -> Panel:
     generator = np.random.default_rng(seed)
-    street = streets.procedural_street(generator, setting)
-    ((points, _),) = lidar.street_scans(street, generator, count=1)
+    street = make_street(generator, setting)
+    ((points, _),) = drive_and_scan(street, generator, count=1)
     return setting, points.numpy()
 
 
@@ -280,7 +294,7 @@ def ahead() -> Camera:
     return Camera(np.stack([right, np.cross(eye, right), eye]), np.zeros(3), 1.0)
 
 
-def sheet(
+def contact_sheet(
     path: Path,
     rows: Sequence[tuple[str, Colour, Sequence[Panel]]],
     view: Callable[[Float64], Camera],
@@ -313,7 +327,7 @@ def pictures(data: Path, output: Path) -> None:
         with np.load(data / path, allow_pickle=False) as arrays:
             return np.asarray(arrays[key], dtype=np.float64)
 
-    rooms = [simulated_fragment(kind) for kind in INTERIORS]
+    rooms = [simulated_fragment(kind) for kind in ROOM_KINDS]
     fragments = {
         "7-Scenes": "3dmatch/fragments/7-scenes-redkitchen/cloud_bin_10.npz",
         "SUN3D": f"3dmatch/fragments/{SUN3D}/cloud_bin_28.npz",
@@ -326,11 +340,11 @@ def pictures(data: Path, output: Path) -> None:
         "KITTI 03": "kitti/dev/03/drive3-pair90_111.npz",
         "KITTI 01": "kitti/train/01/drive1-pair164_169.npz",
     }
-    sheet(
+    contact_sheet(
         output / "simulator_indoor.png",
         [
-            ("simulated", SOURCE, rooms[:5]),
-            ("simulated", SOURCE, rooms[5:]),
+            ("simulated", SOURCE, rooms[:6]),
+            ("simulated", SOURCE, rooms[6:]),
             ("real", TARGET, [(name, read(path, "pcd")) for name, path in fragments.items()]),
         ],
         lambda points: Camera.facing(points).framing(points, 1, 1),
@@ -338,10 +352,10 @@ def pictures(data: Path, output: Path) -> None:
         metres=4.4,
         bar=1,
     )
-    sheet(
+    contact_sheet(
         output / "simulator_street.png",
         [
-            ("simulated", SOURCE, [simulated_street(s) for s in get_args(streets.Setting)]),
+            ("simulated", SOURCE, [simulated_street(s) for s in SETTINGS]),
             ("real", TARGET, [(name, read(path, "xyz0")) for name, path in scans.items()]),
         ],
         lambda _: ahead(),

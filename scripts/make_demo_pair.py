@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from vbreg import geometry
-from vbreg.datasets.synthetic import RADIUS, scan_pair
+from vbreg.datasets.synthetic import OVERLAP_RADIUS, scan_pair
 from vbreg.types import Float64
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "vbreg" / "data"
+KIND = "living_room"
 OVERLAP = (0.38, 0.42)
 POINTS = (11_000, 18_000)
 
@@ -28,7 +29,7 @@ def make_pair(seed: int, tries: int = 40) -> tuple[Float64, Float64, Float64, fl
     """Source, target, T_target_source, overlap: the first two scans that suit each other."""
     generator = np.random.default_rng(seed)
     noise = torch.Generator().manual_seed(seed)
-    found = scan_pair(generator, noise, overlap=OVERLAP, points=POINTS, tries=tries)
+    found = scan_pair(KIND, generator, noise, overlap=OVERLAP, points=POINTS, tries=tries)
     if found is None:
         raise SystemExit(f"no two of {tries} scans overlap by {OVERLAP}; try another seed")
     source, target, T_target_source, overlap = found
@@ -58,7 +59,7 @@ def write_ply(path: Path, points: Float64) -> None:
     """Binary little-endian float32 x y z."""
     header = (
         "ply\nformat binary_little_endian 1.0\n"
-        "comment a virtual scan made by scripts/make_demo_pair.py of vbreg\n"
+        "comment a simulated scan made by scripts/make_demo_pair.py of vbreg\n"
         f"element vertex {len(points)}\n"
         "property float x\nproperty float y\nproperty float z\nend_header\n"
     )
@@ -78,11 +79,11 @@ def main() -> None:
     truth = {
         "T_target_source": T_target_source.tolist(),
         "overlap": round(overlap, 4),
-        "overlap_radius": RADIUS,
+        "overlap_radius": OVERLAP_RADIUS,
         "seed": arguments.seed,
         "unit": "metre",
-        "made_by": "scripts/make_demo_pair.py: vbreg.datasets.scenes.procedural_room, scanned "
-        "twice by the virtual depth camera of vbreg.datasets.virtual; the source in a random frame",
+        "made_by": f"scripts/make_demo_pair.py: a {KIND} of vbreg.simulator, scanned twice by its "
+        "depth camera; the source in a random frame",
     }
     (arguments.output / "demo_pose.json").write_text(json.dumps(truth, indent=2) + "\n")
     print(f"{len(source)} and {len(target)} points, overlap {overlap:.4f}, in {arguments.output}")

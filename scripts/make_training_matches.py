@@ -1,4 +1,4 @@
-"""Scan virtual interiors and streets, add real posed fragments, and write match sets to train on.
+"""Scan simulated rooms and streets, add real posed fragments, and write match sets to train on.
 
     python scripts/make_training_matches.py --meshes DIR --rgbd DIR --output data
 
@@ -22,13 +22,27 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from vbreg.correspondences import overlap
-from vbreg.datasets import lidar, matches, scenes, shapes, streets, virtual
+from vbreg.datasets import matches
 from vbreg.datasets.folder import posed_clouds
-from vbreg.datasets.interiors import INTERIORS
 from vbreg.datasets.matches import MAX_MATCHES, MatchSet, PlaceCode
-from vbreg.datasets.pairs import inverse
+from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
+from vbreg.metrics import overlap
+from vbreg.scale import Scale
+from vbreg.simulator import (
+    ROOM_KINDS,
+    DepthCamera,
+    Lidar,
+    Scene,
+    add_clutter,
+    drive_and_scan,
+    make_room,
+    make_street,
+    meshes,
+    random_trajectory,
+    sample_surface,
+    scan_scene,
+)
 from vbreg.types import Float64
 
 Posed = tuple[Float64, Float64]  # points (N, 3), T_world_cloud
@@ -45,7 +59,7 @@ HELD_OUT = 50_000  # seeds from here on are for validation
 
 @dataclass(frozen=True)
 class Place:
-    """What one worker scans: a kind of interior, a mesh file, or a street."""
+    """What one worker scans: a kind of room, a mesh file, or a street."""
 
     kind: str
     seed: int
@@ -61,26 +75,25 @@ class Place:
         return OUTDOOR if self.kind == "street" else INDOOR
 
 
-def interior_scene(place: Place, generator: np.random.Generator) -> virtual.Scene:
+def room_scene(place: Place, generator: np.random.Generator) -> Scene:
     if place.mesh is None:
-        make = INTERIORS.get(place.kind, scenes.procedural_room)
-        mesh = make(generator)
+        mesh = make_room(place.kind, generator)
     else:
         with np.load(place.mesh, allow_pickle=False) as data:
-            whole = shapes.Mesh(data["vertices"].astype(np.float64), data["faces"].astype(np.int64))
-        floor = shapes.floor_height(whole, generator)
-        points, _ = shapes.surface_points(whole, 20000, generator)
+            whole = meshes.Mesh(data["vertices"].astype(np.float64), data["faces"].astype(np.int64))
+        floor = meshes.floor_height(whole, generator)
+        points, _ = meshes.surface_points(whole, 20000, generator)
         furnished = (points[:, 2] > floor + 0.2) & (points[:, 2] < floor + 1.5)
         centre = points[furnished][generator.integers(furnished.sum())]
-        mesh = scenes.add_clutter(shapes.crop(whole, centre, 4.0), generator)
-    return virtual.sample_surface(mesh, generator, relief=generator.uniform(0.001, 0.005))
+        mesh = add_clutter(meshes.crop(whole, centre, 4.0), generator)
+    return sample_surface(mesh, generator, relief=generator.uniform(0.001, 0.005))
 
 
-def scan_interior(place: Place) -> list[Posed]:
+def scans_of_room(place: Place) -> list[Posed]:
     """Scans around one focus; fewer in narrow places."""
     generator = np.random.default_rng(place.seed)
     noise = torch.Generator().manual_seed(place.seed)
-    scene = interior_scene(place, generator)
+    scene = room_scene(place, generator)
     candidates = scene.coarse[(scene.coarse[:, 2] - scene.floor < 1.5)]
     middle = np.median(candidates[:, :2], axis=0)
     candidates = candidates[np.abs(candidates[:, :2] - middle).max(-1) < 2.0]
@@ -90,13 +103,13 @@ def scan_interior(place: Place) -> list[Posed]:
     for _ in range(2 * GROUP):
         after = trajectory if generator.random() < 0.8 else None  # mostly walk on, at times jump
         try:
-            trajectory = virtual.random_trajectory(scene, generator, focus, after, frames=30)
+            trajectory = random_trajectory(scene, generator, focus, after, frames=30)
         except VBRegError:
             trajectory = None
             continue
         volume = bool(generator.random() < 0.75)
-        camera = virtual.Camera(noise=generator.uniform(0.5, 1.3), volume=volume)
-        points, T_world_fragment = virtual.scan(scene, trajectory, camera, noise)
+        camera = DepthCamera(noise=generator.uniform(0.5, 1.3), volume=volume)
+        points, T_world_fragment = scan_scene(scene, trajectory, camera, noise)
         if len(points) > 4000:
             fragments.append((points.numpy(), T_world_fragment.numpy()))
         if len(fragments) == GROUP:
@@ -104,21 +117,21 @@ def scan_interior(place: Place) -> list[Posed]:
     return fragments
 
 
-def scan_street(place: Place) -> list[Posed]:
+def scans_of_street(place: Place) -> list[Posed]:
     generator = np.random.default_rng(place.seed)
-    street = streets.procedural_street(generator)
-    scans = lidar.street_scans(street, generator, STREET_SCANS, lidar.Lidar(voxel_size=OUTDOOR))
+    street = make_street(generator)
+    scans = drive_and_scan(street, generator, STREET_SCANS, Lidar(voxel_size=OUTDOOR))
     return [(points.numpy(), pose.numpy()) for points, pose in scans]
 
 
 def chosen_pairs(
     clouds: Sequence[Posed], voxel_size: float, most: int, generator: np.random.Generator
 ) -> list[tuple[int, int, float]]:
-    """Up to `most` pairs (i, j, overlap) that share a tenth or more, half of them little."""
+    """Choose up to `most` pairs (i, j, overlap) that share a tenth or more, half of them little."""
     found = []
     for j, (target, T_world_j) in enumerate(clouds):
         for i, (source, T_world_i) in enumerate(clouds[:j]):
-            T_j_i = torch.from_numpy(inverse(T_world_j) @ T_world_i)
+            T_j_i = torch.from_numpy(inverse_pose(T_world_j) @ T_world_i)
             sample, whole = torch.tensor(source[::4]), torch.tensor(target)
             shared = overlap(sample, whole, T_j_i, voxel_size)
             if shared >= 0.1:
@@ -133,11 +146,12 @@ def chosen_pairs(
 def match_group(
     name: str, clouds: Sequence[Posed], voxel_size: float, most: int, seed: int
 ) -> list[MatchSet]:
-    """Every chosen pair twice, in directions drawn by lot: by FPFH, and joined by a place code."""
+    """Match every chosen pair twice, in directions drawn by lot: by FPFH, and with a place code."""
     generator = np.random.default_rng([seed, 1])
+    scale = Scale(voxel_size)
     code = PlaceCode(generator, voxel_size)
-    described = [matches.describe(points, voxel_size) for points, _ in clouds]
-    thinned = [matches.thinned(features, MAX_MATCHES, generator) for features in described]
+    described = [matches.described(points, scale) for points, _ in clouds]
+    thinned = [matches.thinned(cloud, MAX_MATCHES) for cloud in described]
     sets: list[MatchSet] = []
     for i, j, shared in chosen_pairs(clouds, voxel_size, most, generator):
         for strength in (0.0, generator.uniform(*STRENGTH)):
@@ -146,16 +160,16 @@ def match_group(
             if strength:
                 source = code.join(source, clouds[a][1], strength, generator)
                 target = code.join(target, clouds[b][1], strength, generator)
-            T_b_a = inverse(clouds[b][1]) @ clouds[a][1]
+            T_b_a = inverse_pose(clouds[b][1]) @ clouds[a][1]
             kind = f"code {strength:.2f}" if strength else "fpfh"
             title = f"{name}/{a}-{b} {kind}"
-            sets.append(matches.match_features(title, source, target, T_b_a, shared, voxel_size))
+            sets.append(matches.match_set(title, source, target, T_b_a, shared, scale))
     return sets
 
 
 def make_place(place: Place, output: Path) -> Path:
     torch.set_num_threads(1)
-    clouds = scan_street(place) if place.kind == "street" else scan_interior(place)
+    clouds = scans_of_street(place) if place.kind == "street" else scans_of_room(place)
     most = HELD_OUT_PAIRS if place.seed >= HELD_OUT else MAX_PAIRS
     sets = match_group(place.shard.stem, clouds, place.voxel_size, most, place.seed)
     if sets:
@@ -171,10 +185,10 @@ def make_real(folder: Path, most: int, output: Path) -> Path:
     return path
 
 
-def places(meshes: Path, interiors: int, count_streets: int, validation: int) -> list[Place]:
-    """Kinds in turn: the meshes, every kind of interior, and rooms full of clutter."""
-    files = {f"mesh-{file.stem}": file for file in sorted(meshes.glob("*.npz"))}
-    kinds = [*files, *INTERIORS, "clutter"]
+def places(mesh_folder: Path, rooms: int, streets: int, validation: int) -> list[Place]:
+    """Take the kinds in turn: the meshes, and every kind of room."""
+    files = {f"mesh-{file.stem}": file for file in sorted(mesh_folder.glob("*.npz"))}
+    kinds = [*files, *ROOM_KINDS]
 
     def place(k: int, first: int, folder: str) -> Place:
         kind = kinds[k % len(kinds)]
@@ -183,13 +197,13 @@ def places(meshes: Path, interiors: int, count_streets: int, validation: int) ->
     return [
         *(place(k, HELD_OUT, "validation") for k in range(validation)),
         *(Place("street", HELD_OUT + k, "validation") for k in range(min(2, validation))),
-        *(Place("street", k, "streets") for k in range(count_streets)),
-        *(place(k, 0, "indoor") for k in range(interiors)),
+        *(Place("street", k, "streets") for k in range(streets)),
+        *(place(k, 0, "indoor") for k in range(rooms)),
     ]
 
 
 def statistics(sets: Sequence[MatchSet], title: str) -> Table:
-    """Matches, and the share that is right, by overlap."""
+    """Count matches, and the share that is right, by overlap."""
     table = Table("overlap", "sets", "matches", "right (mean %)", "right (median %)", title=title)
     for low, high in ((0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 1.01)):
         chosen = [s for s in sets if low <= s.overlap < high]
@@ -210,15 +224,15 @@ def main() -> None:
     parser.add_argument("--meshes", type=Path, required=True, help="folder of <name>.npz meshes")
     parser.add_argument("--rgbd", type=Path, required=True, help="folder of posed-fragment folders")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--interiors", type=int, default=76, help="places of ten fragments each")
+    parser.add_argument("--rooms", type=int, default=76, help="places of ten fragments each")
     parser.add_argument("--streets", type=int, default=12, help="of eight scans each")
-    parser.add_argument("--validation", type=int, default=15, help="interiors kept out of training")
+    parser.add_argument("--validation", type=int, default=15, help="rooms kept out of training")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
     output: Path = arguments.output
     for name in ("indoor", "streets", "real", "validation"):
         (output / name).mkdir(parents=True, exist_ok=True)
-    todo = places(arguments.meshes, arguments.interiors, arguments.streets, arguments.validation)
+    todo = places(arguments.meshes, arguments.rooms, arguments.streets, arguments.validation)
     todo = [place for place in todo if not (output / place.shard).exists()]
     rgbd = sorted(p.parent for p in arguments.rgbd.glob("*/poses.txt"))
     most = MAX_REAL_PAIRS // max(1, len(rgbd))

@@ -12,7 +12,6 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-
 from vbreg.kernels import attention, ballots, layers, search
 
 F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"

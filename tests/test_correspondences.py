@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from vbreg.correspondences import label, match, overlap
 
 from vbreg import correspondences
-from vbreg.correspondences import label, match, overlap
 from vbreg.errors import VBRegError
 from vbreg.geometry import apply, from_rotation_translation, random_rotation
 

@@ -108,8 +108,9 @@ def test_non_finite_points_are_counted_in_the_result() -> None:
 
 def test_stages_by_hand_are_the_recipe() -> None:
     """What the README shows for users with their own descriptors or matches."""
-    from vbreg.clouds import normals, voxel_downsample
     from vbreg.correspondences import match
+
+    from vbreg.clouds import normals, voxel_downsample
     from vbreg.descriptors import fpfh
 
     source, target, truth = load_demo()

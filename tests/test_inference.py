@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
+from vbreg.inference import BranchesInPlace
 
 from tests.conftest import make_problem
 from vbreg import network as module
-from vbreg.inference import BranchesInPlace
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 
 

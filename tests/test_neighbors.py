@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from vbreg.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
 
 from vbreg import neighbors
 from vbreg.errors import VBRegError
-from vbreg.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 BACKENDS = [radius_knn, tree_radius_knn, grid_radius_knn]

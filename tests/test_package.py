@@ -72,7 +72,17 @@ ALLOWED = {
     "losses": {"compatibility", "network"},
     "pretrained": {"errors", "network", "voting"},
     "frames": {"errors", "io", "solver", "types"},
-    "datasets": {"clouds", "correspondences", "descriptors", "errors", "geometry", "io", "types"},
+    "simulator": {"errors", "geometry", "types"},
+    "datasets": {
+        "clouds",
+        "correspondences",
+        "descriptors",
+        "errors",
+        "geometry",
+        "io",
+        "simulator",
+        "types",
+    },
     "training": {
         "compatibility",
         "datasets",

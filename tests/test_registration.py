@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from vbreg.memory import available_memory, most_matches
 
 from tests.conftest import Problem, make_problem
 from vbreg import VBReg, descriptors, register, registration
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, load_points
-from vbreg.memory import available_memory, most_matches
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.registration import choose_device

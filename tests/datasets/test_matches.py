@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from vbreg.datasets import matches
-from vbreg.datasets.pairs import Pair, inverse
+from vbreg.datasets.pairs import Pair
+from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 
 
@@ -29,7 +30,7 @@ def pair() -> Pair:
 def sets(pair: Pair) -> tuple[matches.MatchSet, ...]:
     """From source to target and back."""
     ends = [matches.describe(cloud) for cloud in (pair.source, pair.target)]
-    T, T_back = pair.T_target_source, inverse(pair.T_target_source)
+    T, T_back = pair.T_target_source, inverse_pose(pair.T_target_source)
     return (
         matches.match_features(pair.name, ends[0], ends[1], T, 1.0),
         matches.match_features(f"{pair.name} back", ends[1], ends[0], T_back, 1.0),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vbreg.datasets.pairs import Entry, Pair, PairSequence
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
 from vbreg.errors import VBRegError
 
 EMPTY = np.zeros((0, 3))
@@ -18,14 +18,14 @@ def loaded() -> list[str]:
 def sequence(loaded: list[str]) -> PairSequence:
     """Ten pairs, a and b in turn."""
 
-    def entry(k: int) -> Entry:
+    def entry(k: int) -> PairEntry:
         scene = "ab"[k % 2]
 
         def load() -> Pair:
             loaded.append(f"{scene}/{k}")
             return Pair(f"{scene}/{k}", EMPTY, EMPTY, np.eye(4), scene=scene)
 
-        return Entry(f"{scene}/{k}", scene, load)
+        return PairEntry(f"{scene}/{k}", scene, load)
 
     return PairSequence(entry(k) for k in range(10))
 

@@ -1,4 +1,4 @@
-"""Rooms that never were: lazy, the same again, and true to their pose."""
+"""Simulated pairs are made late, come the same again, and are true to their pose."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def pair() -> Pair:
 def test_names_are_known_before_any_room_is_built() -> None:
     pairs = synthetic(10**5, seed=7)
     assert len(pairs) == 10**5
-    assert pairs.names[:2] == ("room-7-0/0-1", "room-7-1/0-1")
-    assert pairs.scenes[1] == "room-7-1"
+    assert pairs.names[:2] == ("living_room-7-0/0-1", "living_room-7-1/0-1")
+    assert pairs.scenes[1] == "living_room-7-1"
 
 
 def test_the_pose_is_true(pair: Pair) -> None:
-    assert pair.name == "room-3-1/0-1"
-    assert pair.scene == "room-3-1"
+    assert pair.name == "living_room-3-1/0-1"
+    assert pair.scene == "living_room-3-1"
     assert min(len(pair.source), len(pair.target)) > 4000
     assert pair.overlap is not None
     assert 0.3 < pair.overlap <= 1.0
@@ -45,3 +45,8 @@ def test_a_pair_depends_on_its_seed_and_number_only(pair: Pair) -> None:
 def test_wrong_options_are_named(options: dict[str, float]) -> None:
     with pytest.raises(VBRegError, match="expected 0 or more pairs"):
         synthetic(**options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_room_is_told_the_known_ones() -> None:
+    with pytest.raises(VBRegError, match="kitchen"):
+        synthetic(1, room="cellar")

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from vbreg.correspondences import label, match
 
 from vbreg.clouds import normals, voxel_downsample
-from vbreg.correspondences import label, match
 from vbreg.descriptors import fpfh
 from vbreg.errors import VBRegError
 from vbreg.geometry import random_rotation

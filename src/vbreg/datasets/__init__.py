@@ -1,4 +1,4 @@
-"""Where pairs of clouds come from: benchmarks, any posed clouds, virtual scans; and match sets.
+"""Pairs of clouds with a known pose come from here: benchmarks, posed clouds, simulated rooms.
 
 pairs = vbreg.datasets.open_pairs("3dmatch", "/data/3DMatch").select(every=10)
 """

@@ -1,4 +1,4 @@
-"""One door to every data set."""
+"""Every data set is opened here by its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = (*WITH_ROOT, "synthetic")
 
 
 def open_pairs(kind: str | Path, root: str | Path | None = None, **options: Any) -> PairSequence:
-    """The pairs of a data set by its name (`KINDS`), or of a folder of clouds with `poses.txt`.
+    """Open the pairs of a data set by its name (`KINDS`), or of a folder with `poses.txt`.
 
     `root` is where a data set lies; "synthetic" and a folder need none. The options are those of
     `threedmatch`, `threedmatch_training`, `kitti`, `synthetic` and `posed_pairs`. A folder that is
@@ -49,6 +49,7 @@ def open_pairs(kind: str | Path, root: str | Path | None = None, **options: Any)
 def _call(
     name: str, load: Callable[..., PairSequence], root: str | Path | None, options: dict[str, Any]
 ) -> PairSequence:
+    """Call a loader with the options that it knows, and name those that it does not."""
     known = [
         p for p in inspect.signature(load).parameters if p not in ("root", "folder", "benchmark")
     ]

@@ -1,4 +1,4 @@
-"""Any folder of clouds whose poses are known: `poses.txt` beside the files."""
+"""Any folder of clouds is read here whose poses are known, by `poses.txt` beside the files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
-from vbreg.datasets.reading import existing, in_order, read_points, read_poses
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose
+from vbreg.datasets.reading import must_exist, natural_key, read_points, read_poses
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io import FORMATS
 from vbreg.types import Float64
 
 POSES = "poses.txt"
-_EVERY = 4  # source points of which the overlap is measured
+OVERLAP_STRIDE = 4  # every fourth source point is enough to measure the overlap
 
 
 def posed_clouds(folder: str | Path) -> list[tuple[Float64, Float64]]:
-    """Every cloud of the folder (see `cloud_files`) with its T_world_cloud."""
+    """Read every cloud of the folder (see `cloud_files`) with its T_world_cloud."""
     files, poses = _files_and_poses(Path(folder))
     return [(read_points(file), T) for file, T in zip(files, poses, strict=True)]
 
@@ -30,7 +31,7 @@ def posed_pairs(
     max_overlap: float = 1.0,
     radius: float = 0.05,
 ) -> PairSequence:
-    """All pairs i < j of the folder's clouds that overlap enough.
+    """Return all pairs i < j of the folder's clouds that overlap enough.
 
     The overlap is measured here, once, and so every cloud is read: the share of the source's points
     (of every fourth) that have a target point within `radius`, in the unit of the clouds.
@@ -44,22 +45,23 @@ def posed_pairs(
         for i in range(j):
             overlap = _overlap(world[i], tree, radius)
             if min_overlap <= overlap <= max_overlap:
-                T_j_i = inverse(poses[j]) @ poses[i]
+                T_j_i = inverse_pose(poses[j]) @ poses[i]
                 load = partial(_load, files, scene, i, j, T_j_i, overlap)
-                entries.append(Entry(f"{scene}/{i}-{j}", scene, load))
+                entries.append(PairEntry(f"{scene}/{i}-{j}", scene, load))
     return PairSequence(entries)
 
 
 def cloud_files(folder: Path) -> list[Path]:
-    """The files of a format that `vbreg.io` reads, cloud_2 before cloud_10; not the poses."""
+    """List the files that `vbreg.io` reads, cloud_2 before cloud_10, without the poses."""
     endings = {row.ending for row in FORMATS if row.reads}
     files = (path for path in folder.iterdir() if path.suffix.lower() in endings)
     chosen = (p for p in files if p.is_file() and p.name != POSES and not p.name.startswith("."))
-    return sorted(chosen, key=lambda path: in_order(path.name))
+    return sorted(chosen, key=lambda path: natural_key(path.name))
 
 
 def _files_and_poses(folder: Path) -> tuple[list[Path], Float64]:
-    existing(folder, "a folder of clouds with poses")
+    """Return the clouds' files and their poses (K, 4, 4), as many of these as of those."""
+    must_exist(folder, "a folder of clouds with poses")
     poses = read_poses(folder / POSES)
     files = cloud_files(folder)
     if len(files) != len(poses):
@@ -71,21 +73,23 @@ def _files_and_poses(folder: Path) -> tuple[list[Path], Float64]:
 
 
 def _moved(points: Float64, T: Float64) -> Float64:
+    """Return points (N, 3) under the pose T (4, 4)."""
     return np.asarray(points @ T[:3, :3].T + T[:3, 3])
 
 
 def _overlap(source: Float64, target: cKDTree, radius: float) -> float:
-    """Share of the source's points near the target; both in the world's frame."""
+    """Return the share of the source's points near the target; both lie in the world's frame."""
     if not (radius > 0 and np.isfinite(radius)):
         raise VBRegError(f"radius is {radius}: expected a positive length")
     if not len(source) or (source.min(0) > target.maxes + radius).any():
         return 0.0
     if (source.max(0) < target.mins - radius).any():  # apart at a glance
         return 0.0
-    distance, _ = target.query(source[::_EVERY], distance_upper_bound=radius)
+    distance, _ = target.query(source[::OVERLAP_STRIDE], distance_upper_bound=radius)
     return float(np.isfinite(distance).mean())
 
 
 def _load(files: list[Path], scene: str, i: int, j: int, T_j_i: Float64, overlap: float) -> Pair:
+    """Read the two clouds of a pair."""
     source, target = read_points(files[i]), read_points(files[j])
     return Pair(f"{scene}/{i}-{j}", source, target, T_j_i, overlap, scene, (i, j))

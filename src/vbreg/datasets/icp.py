@@ -1,4 +1,4 @@
-"""Point-to-plane ICP: makes a ground truth that is off by decimetres exact."""
+"""Point-to-plane ICP makes a ground truth exact that is off by decimetres."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
 REACHES = (4.0, 2.0, 1.0)  # voxels; the first bridges the error, the last decides
-ITERATIONS = 30  # at most, for each of them
-MIN_PARTNERS = 100  # points with a partner that a pose may rest on
+MAX_ITERATIONS = 30  # for each of the reaches
+MIN_PARTNERS = 100  # points near the target that a pose may rest on
 
 
 def refine_pose(
     source: Float64, target: Float64, T_target_source: Float64, voxel_size: float = 0.3
 ) -> Float64:
-    """The pose near `T_target_source` that lays source points onto the planes of the target.
+    """Return the pose near `T_target_source` that lays the source onto the planes of the target.
 
     Both clouds are thinned to `voxel_size` first. The start must be right to about four voxels.
     """
@@ -28,7 +28,7 @@ def refine_pose(
     tree = cKDTree(fixed)
     T = np.array(T_target_source, dtype=np.float64)
     for reach in REACHES:
-        for _ in range(ITERATIONS):
+        for _ in range(MAX_ITERATIONS):
             here = moving @ T[:3, :3].T + T[:3, 3]
             distance, nearest = tree.query(here, distance_upper_bound=reach * voxel_size)
             hit = np.isfinite(distance)
@@ -45,11 +45,12 @@ def refine_pose(
 
 
 def _thinned(points: Float64, voxel_size: float) -> Float64:
+    """Return one point per voxel."""
     return clouds.voxel_downsample(torch.tensor(points), voxel_size).numpy()
 
 
 def _step(points: Float64, partners: Float64, normals: Float64) -> Float64:
-    """The small motion (4, 4) with the least sum of squared distances to the partners' planes."""
+    """Return the small motion (4, 4) of least squared distance to the partners' planes."""
     centre = points.mean(0)  # turning about it keeps rotation and translation apart
     J = np.concatenate([np.cross(points - centre, normals), normals], axis=1)  # (N, 6)
     distance = ((partners - points) * normals).sum(-1)

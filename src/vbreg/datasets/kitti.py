@@ -1,4 +1,4 @@
-"""KITTI: the odometry drives themselves, or pairs that were cut out of them.
+"""KITTI is read here: the odometry drives themselves, or pairs that were cut out of them.
 
 Pairs of the drives are those of the literature (FCGF's rule, after 3DFeat-Net): with frame a goes
 the last frame before the car is more than 10 m away, and the next pair begins one frame later. Of
@@ -19,14 +19,15 @@ from typing import Literal, get_args
 import numpy as np
 
 from vbreg.datasets.icp import refine_pose
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose
 from vbreg.datasets.reading import (
-    arrays,
-    existing,
-    in_order,
+    must_exist,
+    natural_key,
     read_points,
     read_poses,
-    unrecognised,
+    take_arrays,
+    unrecognised_layout,
 )
 from vbreg.descriptors import described_pair, read_arrays
 from vbreg.errors import FileFormatError, VBRegError
@@ -39,8 +40,9 @@ DRIVES: dict[Split, tuple[int, ...]] = {
     "val": (6, 7),
     "test": (8, 9, 10),
 }
-WRONG = {(8, 15, 58)}  # the ground truth of this pair fails; the literature drops it
-AHEAD = 100  # frames in which the other end is looked for
+# The ground truth of this pair fails, and so the literature drops it.
+PAIRS_WITH_WRONG_TRUTH = {(8, 15, 58)}
+MAX_FRAMES_AHEAD = 100  # within which the other end of a pair is looked for
 _FILES = "drive*-pair*_*.npz"
 _DESCRIPTORS = ("fcgf", "fpfh")
 _LAYOUTS = (
@@ -60,7 +62,7 @@ def kitti(
     distance: float = 10.0,
     refine: bool = False,
 ) -> PairSequence:
-    """Pairs about 10 m apart, in whichever layout `root` has.
+    """Return pairs about 10 m apart, in whichever layout `root` has.
 
     `split` chooses the drives (`DRIVES`) or PointDSC's folder; plain pair files have none, so all
     of them are given, a sub folder being a scene. `drives`, `distance` and `refine` (a second a
@@ -69,7 +71,7 @@ def kitti(
     """
     if split not in get_args(Split):
         raise VBRegError(f"no split {split!r} of KITTI; choose from {get_args(Split)}")
-    root = existing(Path(root), "the root of KITTI")
+    root = must_exist(Path(root), "the root of KITTI")
     odometry = next((b for b in (root, root / "dataset") if (b / "sequences").is_dir()), None)
     if odometry and descriptor is None:
         chosen = DRIVES[split] if drives is None else drives
@@ -80,7 +82,7 @@ def kitti(
     entries = [_file_entry(path, scene, descriptor) for path, scene in files]
     if not entries:
         found = f"no pairs with the descriptor {descriptor}" if descriptor else "no scans"
-        raise unrecognised("KITTI", root, found, (text.format(split) for text in _LAYOUTS))
+        raise unrecognised_layout("KITTI", root, found, (text.format(split) for text in _LAYOUTS))
     return PairSequence(entries)
 
 
@@ -90,11 +92,14 @@ def kitti(
 def choose_frames(
     positions: Float64, present: Collection[int], distance: float = 10.0
 ) -> list[tuple[int, int]]:
-    """Frames (a, b): b is the last before the car, at (F, 3), is more than `distance` from a."""
+    """Choose frames (a, b): b is the last before the car is more than `distance` from a.
+
+    `positions` (F, 3) are those of the car; frames that are not `present` are left out.
+    """
     pairs: list[tuple[int, int]] = []
     a = 0
     while a < len(positions):
-        far = np.linalg.norm(positions[a : a + AHEAD] - positions[a], axis=-1) > distance
+        far = np.linalg.norm(positions[a : a + MAX_FRAMES_AHEAD] - positions[a], axis=-1) > distance
         b = a + int(far.argmax()) - 1  # before a where nothing is far
         if a in present and b in present and b > a:
             pairs.append((a, b))
@@ -103,29 +108,31 @@ def choose_frames(
     return pairs
 
 
-def _drive(base: Path, drive: int, distance: float, refine: bool) -> Iterator[Entry]:
+def _drive(base: Path, drive: int, distance: float, refine: bool) -> Iterator[PairEntry]:
+    """Yield the pairs of one drive."""
     scene = f"{drive:02d}"
-    scans = existing(base / "sequences" / scene / "velodyne", "the scans of a drive")
+    scans = must_exist(base / "sequences" / scene / "velodyne", "the scans of a drive")
     T_camera_lidar = _read_calibration(base / "sequences" / scene / "calib.txt")
     T_world_camera = read_poses(base / "poses" / f"{scene}.txt")
     T_world_lidar = T_world_camera @ T_camera_lidar
     present = {int(path.stem) for path in scans.glob("*.bin") if path.stem.isdecimal()}
     for a, b in choose_frames(T_world_camera[:, :3, 3], present, distance):
-        if (drive, a, b) not in WRONG:
-            T_b_a = inverse(T_world_lidar[b]) @ T_world_lidar[a]
+        if (drive, a, b) not in PAIRS_WITH_WRONG_TRUTH:
+            T_b_a = inverse_pose(T_world_lidar[b]) @ T_world_lidar[a]
             load = partial(_load_scans, scans, scene, a, b, T_b_a, refine)
-            yield Entry(f"{scene}/{a}-{b}", scene, load)
+            yield PairEntry(f"{scene}/{a}-{b}", scene, load)
 
 
 def _load_scans(folder: Path, scene: str, a: int, b: int, T_b_a: Float64, refine: bool) -> Pair:
+    """Read the two scans of a pair, and refine its pose where that is asked for."""
     source, target = (read_points(folder / f"{frame:06d}.bin") for frame in (a, b))
     T = refine_pose(source, target, T_b_a) if refine else T_b_a
     return Pair(f"{scene}/{a}-{b}", source, target, T, scene=scene, ids=(a, b))
 
 
 def _read_calibration(path: Path) -> Float64:
-    """T_camera_lidar (4, 4)."""
-    text = existing(path, "the calibration of a drive").read_text()
+    """Read T_camera_lidar (4, 4)."""
+    text = must_exist(path, "the calibration of a drive").read_text()
     line = re.search(r"^Tr(?:_velo_to_cam)?:(.*)$", text, re.MULTILINE)
     values = line[1].split() if line else []
     if len(values) != 12:
@@ -139,28 +146,29 @@ def _read_calibration(path: Path) -> Float64:
 
 
 def _pair_files(root: Path, split: str, descriptor: str | None) -> Iterator[tuple[Path, str]]:
-    """Files and their scene: in PointDSC's folder, else in `root`, else in its sub folders.
+    """Yield files and their scene, from PointDSC's folder, else `root`, else its sub folders.
 
     PointDSC puts the drives of a split into one folder, so there the drive is the scene; a sub
     folder, or `root` with a record of how its pairs were made, is a scene of its own.
     """
     names = _DESCRIPTORS if descriptor is None else (descriptor,)
     for folder in (*(root / f"{name}_{split}" for name in names), root):
-        if files := _natural(folder.glob(_FILES)):
+        if files := _in_natural_order(folder.glob(_FILES)):
             scene = folder.resolve().name if (folder / "pairs.csv").exists() else None
             yield from ((file, scene or f"{_frames(file)[0]:02d}") for file in files)
             return
-    for file in _natural(root.glob(f"*/{_FILES}")):
+    for file in _in_natural_order(root.glob(f"*/{_FILES}")):
         if not re.search(r"_(train|val|test)$", file.parent.name):
             yield file, file.parent.name
 
 
-def _natural(files: Iterable[Path]) -> list[Path]:
-    return sorted(files, key=lambda path: (in_order(path.parent.name), in_order(path.name)))
+def _in_natural_order(files: Iterable[Path]) -> list[Path]:
+    """Sort files by the numbers in their names."""
+    return sorted(files, key=lambda path: (natural_key(path.parent.name), natural_key(path.name)))
 
 
 def _frames(file: Path) -> tuple[int, int, int]:
-    """drive<d>-pair<a>_<b>.npz -> d, a, b."""
+    """Read d, a and b from the name drive<d>-pair<a>_<b>.npz."""
     found = re.fullmatch(r"drive(\d+)-pair(\d+)_(\d+)", file.stem)
     if found is None:
         raise FileFormatError(f"{file.absolute()}: expected the name drive<d>-pair<a>_<b>.npz")
@@ -168,18 +176,22 @@ def _frames(file: Path) -> tuple[int, int, int]:
     return drive, a, b
 
 
-def _file_entry(path: Path, scene: str, descriptor: str | None) -> Entry:
+def _file_entry(path: Path, scene: str, descriptor: str | None) -> PairEntry:
+    """Return the entry of one pair file."""
     _, a, b = _frames(path)
     load = partial(_load_file, path, scene, a, b, descriptor is not None)
-    return Entry(f"{scene}/{a}-{b}", scene, load)
+    return PairEntry(f"{scene}/{a}-{b}", scene, load)
 
 
 def _load_file(path: Path, scene: str, a: int, b: int, described: bool) -> Pair:
-    held = read_arrays(existing(path, "a pair"))
-    xyz0, xyz1, T = (m.astype(np.float64) for m in arrays(path, held, "xyz0", "xyz1", "gt_trans"))
+    """Read a pair file, with its descriptors where they are asked for."""
+    held = read_arrays(must_exist(path, "a pair"))
+    xyz0, xyz1, T = (
+        m.astype(np.float64) for m in take_arrays(path, held, "xyz0", "xyz1", "gt_trans")
+    )
     features = None
     if described:
-        arrays(path, held, "features0", "features1")
+        take_arrays(path, held, "features0", "features1")
         ends = described_pair(path, held)
         features = ends[0].features, ends[1].features
     name = f"{scene}/{a}-{b}"

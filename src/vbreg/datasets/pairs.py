@@ -1,4 +1,4 @@
-"""What every data set gives: pairs of clouds with a known pose, read when they are asked for."""
+"""Every data set gives pairs of clouds with a known pose, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
-import numpy as np
-
 from vbreg.errors import VBRegError
 from vbreg.types import Float32, Float64
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two clouds of one scene and the true pose between them.
+    """This holds two clouds of one scene and the true pose between them.
 
     With `descriptors`, row n of each describes point n of `source` and of `target`: the clouds then
     are the described points and not the whole scans.
@@ -30,17 +28,17 @@ class Pair:
     descriptors: tuple[Float32, Float32] | None = None  # (N, D), (M, D)
     scores: tuple[Float32, Float32] | None = None  # (N,), (M,): keypoints worth sampling (Predator)
     # (6, 6) of gt.info. It goes with gt.log, which maps the target into the source: the protocol's
-    # error is that of T_target_source @ inverse(estimate).
+    # error is that of T_target_source @ inverse_pose(estimate).
     information: Float64 | None = None
 
     @property
     def consecutive(self) -> bool:
-        """Neighbours in the scan's order, which the protocol with `information` leaves out."""
+        """Tell whether the scans are neighbours, which the protocol with `information` skips."""
         return self.ids is not None and abs(self.ids[1] - self.ids[0]) <= 1
 
 
-class Entry(NamedTuple):
-    """What is known of a pair before its clouds are read."""
+class PairEntry(NamedTuple):
+    """This is what is known of a pair before its clouds are read."""
 
     name: str
     scene: str
@@ -48,9 +46,9 @@ class Entry(NamedTuple):
 
 
 class PairSequence(Sequence[Pair]):
-    """Names now, clouds later: `names[k]` is free, `self[k]` reads two files."""
+    """This gives names now and clouds later: `names[k]` is free, `self[k]` reads two files."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[PairEntry]) -> None:
         self._entries = tuple(entries)
         self.names: tuple[str, ...] = tuple(entry.name for entry in self._entries)
         self.scenes: tuple[str, ...] = tuple(entry.scene for entry in self._entries)  # of each pair
@@ -74,7 +72,10 @@ class PairSequence(Sequence[Pair]):
         every: int = 1,
         scenes: Collection[str] | None = None,
     ) -> PairSequence:
-        """The pairs of `scenes`, of these every n-th, of these the first `limit`; reads nothing."""
+        """Keep the pairs of `scenes`, of these every n-th, of these the first `limit`.
+
+        No cloud is read.
+        """
         if every < 1 or (limit is not None and limit < 0):
             raise VBRegError(f"every is {every}, limit {limit}: expected 1 or more, and 0 or more")
         known = dict.fromkeys(self.scenes)  # in their order
@@ -82,8 +83,3 @@ class PairSequence(Sequence[Pair]):
             raise VBRegError(f"no pairs of the scenes {unknown}; choose from {list(known)}")
         entries = [entry for entry in self._entries if scenes is None or entry.scene in scenes]
         return PairSequence(entries[::every][:limit])
-
-
-def inverse(T_a_b: Float64) -> Float64:
-    """T_b_a of a pose in numpy; no assumption on how well the file's rotation is orthonormal."""
-    return np.asarray(np.linalg.inv(T_a_b), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""3DMatch and 3DLoMatch in the layouts that other projects unpack them to.
+"""3DMatch and 3DLoMatch are read here in the layouts that other projects unpack them to.
 
 Fragments and ground truth are looked for apart from each other, since people mix them: PointDSC's
 fragments with Predator's list of 3DLoMatch, for one. In every layout a pair is named
@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from vbreg.datasets.pairs import Entry, Pair, PairSequence, inverse
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.poses import inverse_pose, pose_matrix
 from vbreg.datasets.reading import (
-    arrays,
-    existing,
-    pose,
+    must_exist,
     read_described,
     read_points,
-    unrecognised,
+    take_arrays,
+    unrecognised_layout,
 )
 from vbreg.descriptors import described_pair, read_arrays
 from vbreg.errors import FileFormatError, VBRegError
@@ -50,7 +50,7 @@ _LAYOUTS = (
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A row of a benchmark: two fragments of a scene and the pose from the first to the second."""
+    """This is a row of a benchmark: two fragments, and the pose from the first to the second."""
 
     scene: str
     i: int
@@ -61,6 +61,7 @@ class Truth:
 
     @property
     def name(self) -> str:
+        """Return the name that the pair has in every layout."""
         return f"{self.scene}/{self.i}-{self.j}"
 
     def pair(
@@ -70,6 +71,7 @@ class Truth:
         descriptors: tuple[Float32, Float32] | None = None,
         scores: tuple[Float32, Float32] | None = None,
     ) -> Pair:
+        """Join the clouds with what the row knows of them."""
         return Pair(
             self.name,
             source,
@@ -87,7 +89,7 @@ class Truth:
 def threedmatch(
     root: str | Path, benchmark: Benchmark = "3DMatch", descriptor: str | None = None
 ) -> PairSequence:
-    """All pairs that the lists of a benchmark name, in whichever layout `root` has.
+    """Return all pairs that the lists of a benchmark name, in whichever layout `root` has.
 
     With `descriptor` the clouds are the described points: "fcgf" or "fpfh" reads PointDSC's
     `cloud_bin_<k>_<descriptor>.npz`, "predator" the `<n>.pth` that Predator's test leaves behind
@@ -95,7 +97,7 @@ def threedmatch(
     """
     if benchmark not in get_args(Benchmark):
         raise VBRegError(f"no benchmark {benchmark!r}; choose from {get_args(Benchmark)}")
-    root = existing(Path(root), f"the root of {benchmark}")
+    root = must_exist(Path(root), f"the root of {benchmark}")
     fragments = _first_folder(root, _FRAGMENTS, "*/cloud_bin_*")
     truth = _truth(root, fragments, benchmark)
     features = _feature_files(root, benchmark)
@@ -103,35 +105,37 @@ def threedmatch(
         return PairSequence(_feature_entries(features, truth, benchmark))
     if fragments is None or not truth or descriptor == "predator":
         found = f"fragments: {fragments or 'none'}, ground truth: {len(truth)} pairs"
-        raise unrecognised(benchmark, root, found, (text.format(benchmark) for text in _LAYOUTS))
+        raise unrecognised_layout(
+            benchmark, root, found, (text.format(benchmark) for text in _LAYOUTS)
+        )
     return PairSequence(
-        Entry(row.name, row.scene, partial(_load, fragments / row.scene, row, descriptor))
+        PairEntry(row.name, row.scene, partial(_load, fragments / row.scene, row, descriptor))
         for row in truth
     )
 
 
 def threedmatch_training(root: str | Path, min_overlap: float = 0.30) -> PairSequence:
-    """FCGF's training set: `<scene>@<seq>_<id>.npz` and the pairs of `*-<min_overlap>.txt`.
+    """Return FCGF's training set: the pairs of `*-<min_overlap>.txt` in `<scene>@<seq>_<id>.npz`.
 
     The clouds of a sequence lie in one frame already, so every pose is the identity.
     """
-    root = existing(Path(root), "the root of FCGF's training set")
+    root = must_exist(Path(root), "the root of FCGF's training set")
     ending = f"-{min_overlap:.2f}.txt"
     folder = _first_folder(root, (".", "threedmatch"), f"*{ending}")
     if folder is None:
         layout = f"FCGF: <scene>@<seq>_<id>.npz with <scene>@<seq>{ending}, here or in threedmatch/"
-        raise unrecognised("FCGF training set", root, f"no *{ending}", [layout])
+        raise unrecognised_layout("FCGF training set", root, f"no *{ending}", [layout])
     return PairSequence(
         entry for file in sorted(folder.glob(f"*{ending}")) for entry in _training_entries(file)
     )
 
 
 def read_log(path: Path, size: int = 4) -> list[tuple[int, int, Float64]]:
-    """`i j n` and the rows of a matrix, pair after pair: gt.log (size 4) or gt.info (6).
+    """Read `i j n` and the rows of a matrix, pair after pair, of gt.log (size 4) or gt.info (6).
 
     The pose in a gt.log maps fragment j into fragment i.
     """
-    words = existing(path, "the ground truth").read_text().split()
+    words = must_exist(path, "the ground truth").read_text().split()
     each = 3 + size**2
     try:
         rows = np.array(words, dtype=np.float64).reshape(-1, each)
@@ -146,11 +150,13 @@ def read_log(path: Path, size: int = 4) -> list[tuple[int, int, Float64]]:
 
 
 def _first_folder(root: Path, folders: Sequence[str], pattern: str) -> Path | None:
+    """Return the first of the folders that holds a file of this pattern."""
     candidates = (root / folder for folder in folders)
     return next((path for path in candidates if next(path.glob(pattern), None)), None)
 
 
 def _load(folder: Path, row: Truth, descriptor: str | None) -> Pair:
+    """Read the two fragments of a pair, or their described points."""
     if descriptor is None:
         source, target = (read_points(_fragment(folder, k)) for k in (row.i, row.j))
         return row.pair(source, target)
@@ -159,6 +165,7 @@ def _load(folder: Path, row: Truth, descriptor: str | None) -> Pair:
 
 
 def _fragment(folder: Path, k: int) -> Path:
+    """Return the file of fragment k, in whichever format it is there."""
     paths = [folder / f"cloud_bin_{k}{ending}" for ending in _ENDINGS]
     found = next((path for path in paths if path.is_file()), None)
     if found is None:
@@ -173,7 +180,7 @@ def _fragment(folder: Path, k: int) -> Path:
 
 
 def _truth(root: Path, fragments: Path | None, benchmark: str) -> list[Truth]:
-    """From logs where there are any, since they alone hold the information; empty for none."""
+    """Read the ground truth, from logs if there are any, since they alone hold the information."""
     logs = _logs(root, fragments, benchmark)
     if logs:
         return [row for scene, folder in logs.items() for row in _scene_truth(scene, folder)]
@@ -185,7 +192,7 @@ def _truth(root: Path, fragments: Path | None, benchmark: str) -> list[Truth]:
 
 
 def _logs(root: Path, fragments: Path | None, benchmark: str) -> dict[str, Path]:
-    """Scene -> the folder of its gt.log."""
+    """Return the folder of gt.log for every scene."""
     for name in _LOGS:
         if paths := sorted((root / name / benchmark).glob("*/gt.log")):
             return {path.parent.name: path.parent for path in paths}
@@ -198,15 +205,17 @@ def _logs(root: Path, fragments: Path | None, benchmark: str) -> dict[str, Path]
 
 
 def _scene_truth(scene: str, folder: Path) -> Iterator[Truth]:
+    """Yield the ground truth of one scene from its logs."""
     overlaps = _read_overlaps(folder / "gt_overlap.log")
     info = folder / "gt.info"
     information = {(i, j): matrix for i, j, matrix in (read_log(info, 6) if info.exists() else ())}
     for i, j, T_i_j in read_log(folder / "gt.log"):
         pair = i, j
-        yield Truth(scene, i, j, inverse(T_i_j), overlaps.get(pair), information.get(pair))
+        yield Truth(scene, i, j, inverse_pose(T_i_j), overlaps.get(pair), information.get(pair))
 
 
 def _read_overlaps(path: Path) -> dict[tuple[int, int], float]:
+    """Read the overlap of each pair (i, j); empty where there is no list."""
     if not path.exists():  # only Predator's lists carry it
         return {}
     rows = np.loadtxt(path, delimiter=",", ndmin=2)
@@ -214,11 +223,14 @@ def _read_overlaps(path: Path) -> dict[tuple[int, int], float]:
 
 
 def _pickled_truth(path: Path) -> Iterator[Truth]:
-    """Predator keeps a dict of lists (src into tgt), GeoTransformer a list of dicts (1 into 0)."""
+    """Yield the ground truth of a pickle.
+
+    Predator keeps a dict of lists (src into tgt), GeoTransformer a list of dicts (1 into 0).
+    """
     held = read_pickle(path)
     try:
         for moving, fixed, R, t, overlap in _pickled_rows(held):
-            yield _ordered(_place(moving), _place(fixed), pose(R, t), overlap)
+            yield _ordered(_place(moving), _place(fixed), pose_matrix(R, t), overlap)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(
             f"{path.absolute()}: expected lists src, tgt, rot, trans, or a list of pcd0, pcd1, "
@@ -227,6 +239,7 @@ def _pickled_truth(path: Path) -> Iterator[Truth]:
 
 
 def _pickled_rows(held: Any) -> Iterator[tuple[str, str, Any, Any, float | None]]:
+    """Yield moving file, fixed file, rotation, translation and overlap of either pickle."""
     if isinstance(held, Mapping):
         overlaps = held.get("overlap", [None] * len(held["src"]))
         keys = ("src", "tgt", "rot", "trans")
@@ -238,7 +251,7 @@ def _pickled_rows(held: Any) -> Iterator[tuple[str, str, Any, Any, float | None]
 
 
 def _place(file: str) -> tuple[str, int]:
-    """test/<scene>/cloud_bin_<k>.pth -> scene, k."""
+    """Read scene and k from test/<scene>/cloud_bin_<k>.pth."""
     *_, scene, name = file.replace("\\", "/").split("/")
     return scene, int(re.sub(r"\D", "", name))
 
@@ -246,20 +259,20 @@ def _place(file: str) -> tuple[str, int]:
 def _ordered(
     moving: tuple[str, int], fixed: tuple[str, int], T_fixed_moving: Float64, overlap: float | None
 ) -> Truth:
-    """The same pair from the lower fragment to the higher."""
+    """Return the same pair from the lower fragment to the higher."""
     if moving[0] != fixed[0]:
         raise ValueError(f"a pair of two scenes, {moving[0]} and {fixed[0]}")
     share = None if overlap is None else float(overlap)
     if moving[1] < fixed[1]:
         return Truth(moving[0], moving[1], fixed[1], T_fixed_moving, share)
-    return Truth(moving[0], fixed[1], moving[1], inverse(T_fixed_moving), share)
+    return Truth(moving[0], fixed[1], moving[1], inverse_pose(T_fixed_moving), share)
 
 
 # --- Predator's features --------------------------------------------------------------------------
 
 
 def _feature_files(root: Path, benchmark: str) -> dict[int, Path]:
-    """n -> <n>.pth, the n-th pair of Predator's list."""
+    """Return <n>.pth by n, the number of its pair in Predator's list."""
     for folder in (root / benchmark, root):
         files = [path for path in folder.glob("*.pth") if path.stem.isdecimal()]
         if files:
@@ -269,14 +282,16 @@ def _feature_files(root: Path, benchmark: str) -> dict[int, Path]:
 
 def _feature_entries(
     files: Mapping[int, Path], truth: Sequence[Truth], benchmark: str
-) -> Iterator[Entry]:
-    """Named by the list of pairs where there is one, else by their number."""
+) -> Iterator[PairEntry]:
+    """Yield pairs named by the list where there is one, else by their number."""
     for n, path in files.items():
         if not truth:
-            yield Entry(f"{benchmark}/{n}", "", partial(_load_features, path, f"{benchmark}/{n}"))
+            yield PairEntry(
+                f"{benchmark}/{n}", "", partial(_load_features, path, f"{benchmark}/{n}")
+            )
         elif n < len(truth):
             row = truth[n]
-            yield Entry(row.name, row.scene, partial(_load_listed_features, path, row))
+            yield PairEntry(row.name, row.scene, partial(_load_listed_features, path, row))
         else:
             raise FileFormatError(
                 f"{path.absolute()}: the list of {benchmark} has only {len(truth)} pairs; "
@@ -285,23 +300,27 @@ def _feature_entries(
 
 
 def _load_features(path: Path, name: str) -> Pair:
+    """Read both clouds, descriptors, scores and the pose from a file of Predator's."""
     held = read_arrays(path)
     a, b = described_pair(path, held)
-    R, t = arrays(path, held, "rot", "trans")
+    R, t = take_arrays(path, held, "rot", "trans")
     scores = None
     if {"overlaps", "saliency"} <= held.keys():
         both = (held["overlaps"] * held["saliency"]).astype(np.float32).reshape(-1)
         scores = both[: len(a)], both[len(a) :]
     features = a.features, b.features
-    return Pair(name, a.points, b.points, pose(R, t), descriptors=features, scores=scores)
+    return Pair(name, a.points, b.points, pose_matrix(R, t), descriptors=features, scores=scores)
 
 
 def _load_listed_features(path: Path, row: Truth) -> Pair:
-    """The pose tells which cloud is fragment i: in Predator's own files it is the target."""
+    """Read features and order them as the list does, by comparing the poses.
+
+    In Predator's own files fragment i is the target.
+    """
     pair = _load_features(path, row.name)
     backward, forward = (
         np.allclose(T, row.T_j_i, atol=1e-3)
-        for T in (inverse(pair.T_target_source), pair.T_target_source)
+        for T in (inverse_pose(pair.T_target_source), pair.T_target_source)
     )
     if not (backward or forward):
         raise FileFormatError(
@@ -318,7 +337,8 @@ def _load_listed_features(path: Path, row: Truth) -> Pair:
 # --- FCGF's training set --------------------------------------------------------------------------
 
 
-def _training_entries(file: Path) -> Iterator[Entry]:
+def _training_entries(file: Path) -> Iterator[PairEntry]:
+    """Yield the pairs that one list of FCGF's training set names."""
     for number, line in enumerate(file.read_text().splitlines(), 1):
         words = line.split()
         if not words:
@@ -332,8 +352,11 @@ def _training_entries(file: Path) -> Iterator[Entry]:
         scene, i, j = ends[0][1], int(ends[0][2]), int(ends[1][2])
         overlap = float(words[2]) if len(words) > 2 else None
         row = Truth(scene, i, j, np.eye(4), overlap)
-        yield Entry(row.name, scene, partial(_load_training, file.parent, words[0], words[1], row))
+        yield PairEntry(
+            row.name, scene, partial(_load_training, file.parent, words[0], words[1], row)
+        )
 
 
 def _load_training(folder: Path, source: str, target: str, row: Truth) -> Pair:
+    """Read the two clouds of a training pair."""
     return row.pair(read_points(folder / source), read_points(folder / target))

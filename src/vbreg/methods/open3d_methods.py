@@ -5,6 +5,8 @@ Both see the given matches, in units of the inlier threshold and about the middl
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -56,15 +58,20 @@ def solve_fgr(task: Task) -> Answer:
     if radius < 1e-9:  # all in one place; Open3D would divide by it
         return Answer(undetermined())
     result = registration.registration_fgr_based_on_correspondence(
-        *_clouds(task),
-        _row_by_row(len(task)),
-        registration.FastGlobalRegistrationOption(
-            decrease_mu=True,
-            maximum_correspondence_distance=min(1.0, 1.0 / radius**2),
-            iteration_number=FGR_ROUNDS,
-        ),
+        *_clouds(task), _row_by_row(len(task)), fgr_option(radius)
     )
     return _answer(result.transformation)
+
+
+def fgr_option(radius: float) -> Any:
+    """Return Open3D's options for clouds of that radius, in inlier thresholds."""
+    import open3d as o3d
+
+    return o3d.pipelines.registration.FastGlobalRegistrationOption(
+        decrease_mu=True,
+        maximum_correspondence_distance=min(1.0, 1.0 / radius**2),
+        iteration_number=FGR_ROUNDS,
+    )
 
 
 def open_ransac(device: torch.device) -> Method:

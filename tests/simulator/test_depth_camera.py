@@ -1,4 +1,4 @@
-"""The camera that does not exist: what it sees, where it says it is, and that seeds repeat."""
+"""The depth camera sees what it should, says where it is, and repeats by its seed."""
 
 import math
 
@@ -8,15 +8,23 @@ import torch
 from scipy.spatial import cKDTree
 
 from vbreg import geometry
-from vbreg.datasets import scenes, shapes, virtual
+from vbreg.simulator import (
+    add_clutter,
+    depth_camera,
+    make_room,
+    meshes,
+    random_trajectory,
+    scan_scene,
+)
+from vbreg.simulator.depth_camera import DepthCamera, Scene
 
-PERFECT = virtual.Camera(noise=0.0, keep=1.0, volume=False)
+PERFECT = DepthCamera(noise=0.0, keep=1.0, volume=False)
 
 
 @pytest.fixture(scope="module")
-def scene() -> virtual.Scene:
+def scene() -> Scene:
     generator = np.random.default_rng(3)
-    return virtual.sample_surface(scenes.procedural_room(generator), generator, spacing=0.025)
+    return depth_camera.sample_surface(make_room("clutter", generator), generator, spacing=0.025)
 
 
 def wall_sampled(z: float, half: float, spacing: float = 0.01) -> torch.Tensor:
@@ -29,7 +37,7 @@ def test_a_wall_hides_what_is_behind() -> None:
     front, back = wall_sampled(1.5, 0.4), wall_sampled(2.5, 1.5)
     points = torch.cat([front, back])
     normals = torch.tensor([0.0, 0.0, 1.0]).expand_as(points)
-    index, _ = virtual.visible(points, normals, virtual.Camera())
+    index, _ = depth_camera.visible_samples(points, normals, DepthCamera())
     seen = points[index]
     shadow = (seen[:, :2] / seen[:, 2:]).abs().amax(-1) < 0.4 / 1.5
     assert (index < len(front)).sum() > 0.8 * len(front)
@@ -38,24 +46,24 @@ def test_a_wall_hides_what_is_behind() -> None:
 
 
 def test_range_and_grazing_angle() -> None:
-    camera = virtual.Camera()
+    camera = DepthCamera()
     for z, expected in ((0.3, False), (1.0, True), (4.6, False)):
         points = wall_sampled(z, 0.2)
         normals = torch.tensor([0.0, 0.0, 1.0]).expand_as(points)
-        assert bool(len(virtual.visible(points, normals, camera)[0])) is expected
+        assert bool(len(depth_camera.visible_samples(points, normals, camera)[0])) is expected
     steep = torch.tensor([math.cos(math.radians(5)), 0.0, math.sin(math.radians(5))])
     points = wall_sampled(1.0, 0.02)
-    assert len(virtual.visible(points, steep.expand_as(points), camera)[0]) == 0
+    assert len(depth_camera.visible_samples(points, steep.expand_as(points), camera)[0]) == 0
 
 
-def test_perfect_scans_agree_under_their_poses(scene: virtual.Scene) -> None:
+def test_perfect_scans_agree_under_their_poses(scene: Scene) -> None:
     generator = np.random.default_rng(0)
     noise = torch.Generator().manual_seed(0)
-    first = virtual.random_trajectory(scene, generator, frames=4)
-    second = virtual.random_trajectory(scene, generator, after=first, frames=4)
+    first = random_trajectory(scene, generator, frames=4)
+    second = random_trajectory(scene, generator, after=first, frames=4)
     surface = cKDTree(scene.points.numpy())
     for trajectory in (first, second):
-        fragment, T_world_fragment = virtual.scan(scene, trajectory, PERFECT, noise)
+        fragment, T_world_fragment = scan_scene(scene, trajectory, PERFECT, noise)
         np.testing.assert_array_equal(T_world_fragment.numpy(), trajectory[0])
         world = geometry.apply(T_world_fragment, fragment).numpy()
         distance = surface.query(world)[0]
@@ -64,10 +72,10 @@ def test_perfect_scans_agree_under_their_poses(scene: virtual.Scene) -> None:
         assert distance.max() < 0.025 * math.sqrt(3)
 
 
-def test_noise_stays_at_its_level(scene: virtual.Scene) -> None:
-    trajectory = virtual.random_trajectory(scene, np.random.default_rng(1), frames=4)
-    camera = virtual.Camera(keep=1.0)
-    fragment, T = virtual.scan(scene, trajectory, camera, torch.Generator().manual_seed(0))
+def test_noise_stays_at_its_level(scene: Scene) -> None:
+    trajectory = random_trajectory(scene, np.random.default_rng(1), frames=4)
+    camera = DepthCamera(keep=1.0)
+    fragment, T = scan_scene(scene, trajectory, camera, torch.Generator().manual_seed(0))
     distance = cKDTree(scene.points.numpy()).query(geometry.apply(T, fragment).numpy())[0]
     assert np.median(distance) < 0.02
     assert (distance < 0.1).mean() > 0.98
@@ -76,18 +84,18 @@ def test_noise_stays_at_its_level(scene: virtual.Scene) -> None:
 def test_seeds_repeat() -> None:
     def fragment(seed: int) -> np.ndarray:
         generator = np.random.default_rng(seed)
-        mesh = scenes.add_clutter(shapes.box((3.0, 4.0, 2.5)), generator)
-        scene = virtual.sample_surface(mesh, generator, spacing=0.05)
-        trajectory = virtual.random_trajectory(scene, generator, frames=3)
+        mesh = add_clutter(meshes.box((3.0, 4.0, 2.5)), generator)
+        scene = depth_camera.sample_surface(mesh, generator, spacing=0.05)
+        trajectory = random_trajectory(scene, generator, frames=3)
         noise = torch.Generator().manual_seed(seed)
-        return np.asarray(virtual.scan(scene, trajectory, virtual.Camera(keep=1.0), noise)[0])
+        return np.asarray(scan_scene(scene, trajectory, DepthCamera(keep=1.0), noise)[0])
 
     np.testing.assert_array_equal(fragment(5), fragment(5))
     assert len(fragment(5)) != len(fragment(6))
 
 
-def test_trajectory_is_rigid_and_in_the_room(scene: virtual.Scene) -> None:
-    T = virtual.random_trajectory(scene, np.random.default_rng(2))
+def test_trajectory_is_rigid_and_in_the_room(scene: Scene) -> None:
+    T = random_trajectory(scene, np.random.default_rng(2))
     assert T.shape == (50, 4, 4)
     np.testing.assert_allclose(
         T[:, :3, :3] @ T[:, :3, :3].transpose(0, 2, 1), np.eye(3)[None].repeat(50, 0), atol=1e-12
@@ -97,23 +105,16 @@ def test_trajectory_is_rigid_and_in_the_room(scene: virtual.Scene) -> None:
     assert ((T[:, :3, 3] > low) & (T[:, :3, 3] < high)).all()
 
 
-def test_floor_height(scene: virtual.Scene) -> None:
+def test_floor_height(scene: Scene) -> None:
     assert scene.floor == pytest.approx(0.0, abs=0.03)
 
 
-def test_crop_keeps_the_area_inside() -> None:
-    floor = shapes.sheet(np.array([[[-9.0, -9, 0], [-9, 9, 0]], [[9, -9, 0], [9, 9, 0]]]))
-    cut = shapes.crop(floor, (1.0, 2.0), half=2.0, edge=0.5)
-    assert 16 <= shapes.area(cut) < 26
-    assert np.abs(cut.vertices[:, :2] - [1, 2]).max() < 2.6
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_scan_on_the_gpu_agrees(scene: virtual.Scene) -> None:
-    trajectory = virtual.random_trajectory(scene, np.random.default_rng(0), frames=3)
+def test_scan_on_the_gpu_agrees(scene: Scene) -> None:
+    trajectory = random_trajectory(scene, np.random.default_rng(0), frames=3)
     results = []
     for device in ("cpu", "cuda"):
         noise = torch.Generator(device).manual_seed(0)
-        results.append(virtual.scan(scene.to(device), trajectory, PERFECT, noise)[0].cpu().numpy())
+        results.append(scan_scene(scene.to(device), trajectory, PERFECT, noise)[0].cpu().numpy())
     distance = cKDTree(results[0]).query(results[1])[0]
     assert (distance < 1e-3).mean() > 0.99

@@ -1,10 +1,10 @@
-"""A spinning LiDAR that does not exist, driven through streets that do not either.
+"""A spinning LiDAR is driven through a simulated street and makes posed scans.
 
 Rays meet triangles exactly: every triangle is tested against the rays of the rings and columns
-that its outline spans, the nearest hit wins. CPU or GPU; numpy's generator draws paths, torch's
-(on the street's device) draws noise.
+that its outline spans, the nearest hit wins. Everything runs on a CPU or a GPU; numpy's generator
+draws paths, torch's (on the street's device) draws noise.
 
-Sensor frame: x forward, y left, z up.
+In the frame of the sensor x points forward, y left and z up.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from vbreg import geometry
-from vbreg.datasets.streets import HALF, Street
+from vbreg.simulator.streets import ROAD_HALF_LENGTH, Street
 from vbreg.types import Float64
 
-CHUNK = 1 << 20  # ray-triangle tests at a time
+MAX_TESTS_AT_ONCE = 1 << 20  # ray-triangle tests at a time
 
 
 @dataclass(frozen=True)
 class Lidar:
-    """A sensor on a roof; the defaults are a 64-ring one as the KITTI drives have it."""
+    """This describes a sensor on a roof; by default it has 64 rings as in the KITTI drives."""
 
     rings: int = 64
     columns: int = 2000
@@ -41,21 +41,24 @@ class Lidar:
     voxel_size: float | None = None  # keep one return per voxel
 
     def elevations(self) -> Tensor:
-        """(R,) radians, falling."""
+        """Return the angle of every ring above the horizon (R,), in radians, falling."""
         knots = np.linspace(0, len(self.elevation) - 1, self.rings)
         degrees = np.interp(knots, np.arange(len(self.elevation)), self.elevation)
         return torch.from_numpy(np.radians(degrees))
 
     def rays(self) -> Tensor:
-        """Unit directions (R, C, 3) float32; the columns turn left from straight behind."""
+        """Return unit directions (R, C, 3) float32; the columns turn left from straight behind."""
         e = self.elevations()[:, None]
         a = (torch.arange(self.columns) + 0.5) * (2 * math.pi / self.columns) - math.pi
         x, y, z = e.cos() * a.cos(), e.cos() * a.sin(), e.sin().expand(-1, self.columns)
         return torch.stack([x, y, z], dim=-1).float()
 
 
-def cast(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
-    """Triangles (F, 3, 3) in the sensor's frame -> range (R, C), inf for none, and face (R, C)."""
+def cast_rays(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+    """Return range (R, C), inf for none, and face (R, C) where rays meet triangles (F, 3, 3).
+
+    The triangles lie in the sensor's frame.
+    """
     rays = lidar.rays().to(triangles.device).view(-1, 3)
     best = torch.full_like(rays[:, 0], torch.inf)
     face = torch.full_like(best, -1, dtype=torch.long)
@@ -79,11 +82,11 @@ def cast(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
 
 
 def _candidates(triangles: Tensor, lidar: Lidar) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Chunks: faces (F',), and for every test the place in F' (K,) and the ray (K,)."""
-    first, count = _span(triangles, lidar)
+    """Yield tests in chunks: faces (F',), and of each test its place in F' (K,) and ray (K,)."""
+    first, count = _ring_and_column_span(triangles, lidar)
     total = count.prod(-1)
     faces = total.nonzero().squeeze(-1)
-    chunk = total[faces].cumsum(0) // CHUNK
+    chunk = total[faces].cumsum(0) // MAX_TESTS_AT_ONCE
     for f in torch.split(faces, chunk.bincount().tolist() or [0]):
         owner = torch.repeat_interleave(torch.arange(len(f), device=f.device), total[f])
         start = total[f].cumsum(0) - total[f]
@@ -94,8 +97,8 @@ def _candidates(triangles: Tensor, lidar: Lidar) -> Iterator[tuple[Tensor, Tenso
         yield f, owner, ring * lidar.columns + column
 
 
-def _span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
-    """First ring and column (F, 2) of each triangle's outline and how many (F, 2) it spans."""
+def _ring_and_column_span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
+    """Return the first ring and column (F, 2) of each triangle's outline, and how many it spans."""
     flat, z = triangles[..., :2].double(), triangles[..., 2].double()
     ahead = flat.roll(-1, 1)
     turn = flat[..., 0] * ahead[..., 1] - flat[..., 1] * ahead[..., 0]  # (F, 3)
@@ -123,19 +126,19 @@ def _span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
     return torch.stack([ring, column.long()], dim=-1), count
 
 
-def scan(
+def scan_street(
     street: Street,
     T_world_sensor: Float64,
     lidar: Lidar,
     time: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """One turn of the sensor at `time` seconds -> points (N, 3) float64 in its frame."""
-    triangles, relief = street.at(time, T_world_sensor[:2, 3])
+    """Turn the sensor once at `time` seconds: return points (N, 3) float64 in its frame."""
+    triangles, relief = street.triangles_at(time, T_world_sensor[:2, 3])
     device = triangles.device
     T = torch.as_tensor(T_world_sensor, device=device)
     local = geometry.apply(geometry.inverse(T), triangles.double().view(-1, 3)).view(-1, 3, 3)
-    distance, face = cast(local, lidar)
+    distance, face = cast_rays(local, lidar)
     ring, column = (face >= 0).nonzero().unbind(-1)
     distance, face = distance[ring, column], face[ring, column]
     a, b, c = local[face].float().unbind(1)
@@ -152,11 +155,11 @@ def scan(
     points = ray * measured.unsqueeze(-1) + normal * bump.unsqueeze(-1)
     kept &= (measured > lidar.near) & (measured < lidar.far) & (points[:, 2] < lidar.ceiling)
     points = points[kept].double()
-    return points if lidar.voxel_size is None else _thin(points, lidar.voxel_size)
+    return points if lidar.voxel_size is None else _first_in_each_voxel(points, lidar.voxel_size)
 
 
-def _thin(points: Tensor, size: float) -> Tensor:
-    """The first point (N, 3) of each voxel."""
+def _first_in_each_voxel(points: Tensor, size: float) -> Tensor:
+    """Return the first point (N, 3) of each voxel."""
     x, y, z = (points / size).floor().long().unbind(-1)
     voxels, voxel = torch.unique((x << 40) + (y << 20) + z, return_inverse=True)
     order = torch.arange(len(points), device=points.device)
@@ -164,14 +167,14 @@ def _thin(points: Tensor, size: float) -> Tensor:
     return points[first]
 
 
-def drive(
+def random_drive(
     street: Street, generator: np.random.Generator, count: int, height: float = Lidar.height
 ) -> tuple[Float64, Float64]:
-    """T_world_sensor (count, 4, 4) along the road, 4 to 12 m apart, and the time of each (count,).
+    """Draw T_world_sensor (count, 4, 4) along the road, 4 to 12 m apart, and times (count,).
 
     Some look back, from the other lane and at another time; on a crossing some are turning.
     """
-    limit = 0.4 * HALF
+    limit = 0.4 * ROAD_HALF_LENGTH
     steps = generator.uniform(4, 12, count).cumsum()
     steps += generator.uniform(-15, 15) - steps.mean()
     poses, times = [], []
@@ -181,14 +184,15 @@ def drive(
         yaw = generator.normal(0, 0.03) + back * np.pi
         if street.road.crosses(s) and generator.random() < 0.4:
             yaw += generator.uniform(-1.5, 1.5)
-        T = street.road.frame(s, lane) @ _turned(yaw, *generator.normal(0, 0.008, 2))
+        T = street.road.car_pose(s, lane) @ _rotation(yaw, *generator.normal(0, 0.008, 2))
         T[2, 3] += height + generator.normal(0, 0.02)
         poses.append(T)
         times.append(generator.uniform(200, 300) if back else s / 8)
     return np.stack(poses), np.array(times)
 
 
-def _turned(yaw: float, pitch: float, roll: float) -> Float64:
+def _rotation(yaw: float, pitch: float, roll: float) -> Float64:
+    """Return the pose (4, 4) that rolls about x, pitches about y, then yaws about z."""
     (cy, cp, cr), (sy, sp, sr) = np.cos([yaw, pitch, roll]), np.sin([yaw, pitch, roll])
     T = np.eye(4)
     T[:3, :3] = (
@@ -199,16 +203,19 @@ def _turned(yaw: float, pitch: float, roll: float) -> Float64:
     return T
 
 
-def street_scans(
+def drive_and_scan(
     street: Street,
     generator: np.random.Generator,
     count: int = 8,
     lidar: Lidar = Lidar(voxel_size=0.3),
 ) -> list[tuple[Tensor, Tensor]]:
-    """`count` scans of one street: points (N, 3) and T_world_sensor (4, 4), both float64."""
+    """Drive through a street and return `count` scans, each with its pose.
+
+    A scan is points (N, 3) in the sensor's frame and T_world_sensor (4, 4), both float64.
+    """
     noise = torch.Generator(street.device).manual_seed(int(generator.integers(1 << 62)))
-    poses, times = drive(street, generator, count, lidar.height)
+    poses, times = random_drive(street, generator, count, lidar.height)
     return [
-        (scan(street, T, lidar, time, noise), torch.as_tensor(T, device=street.device))
+        (scan_street(street, T, lidar, time, noise), torch.as_tensor(T, device=street.device))
         for T, time in zip(poses, times, strict=True)
     ]

@@ -1,11 +1,11 @@
-"""A depth camera that does not exist, carried through scenes that do not either.
+"""A depth camera is carried by hand through a simulated room and makes posed fragments.
 
 A scene is a dense sampling of its surface. A frame keeps the samples that a camera would see, with
 the noise that a structured-light sensor would add; some fifty frames along a hand-held path fuse
-into a fragment whose pose is known exactly. CPU or GPU; numpy's generator draws paths, torch's
-(on the scene's device) draws noise.
+into a fragment whose pose is known exactly. Everything runs on a CPU or a GPU; numpy's generator
+draws paths, torch's (on the scene's device) draws noise.
 
-Camera frame: x right, y down, z forward.
+In the frame of the camera x points right, y down and z forward.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from vbreg import geometry
-from vbreg.datasets.shapes import Mesh, area, floor_height, surface_points
 from vbreg.errors import VBRegError
+from vbreg.simulator.meshes import Mesh, area, floor_height, surface_points
 from vbreg.types import Float64
 
 
 @dataclass(frozen=True)
-class Camera:
-    """A sensor and how its frames are fused."""
+class DepthCamera:
+    """This describes a sensor, its errors, and how its frames are fused."""
 
     width: int = 160  # of the visibility buffer, coarser than a real sensor's image
     height: int = 120
@@ -46,34 +46,36 @@ class Camera:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A surface as points with normals of unknown sign."""
+    """This holds a surface as points with normals, whose sign is unknown."""
 
     points: Tensor  # (S, 3) float32
     normals: Tensor  # (S, 3) float32
     floor: float
 
     def to(self, device: torch.device | str) -> Scene:
+        """Return the same scene on another device."""
         return replace(self, points=self.points.to(device), normals=self.normals.to(device))
 
     @cached_property
     def coarse(self) -> Float64:
-        """Some 100,000 of the points on the CPU, for questions about free space."""
+        """Keep some 100,000 of the points on the CPU, for questions about free space."""
         stride = max(1, len(self.points) // 100_000)
         return self.points[::stride].cpu().numpy().astype(np.float64)
 
     @cached_property
     def _tree(self) -> cKDTree:
+        """Index the coarse points for the search of the nearest."""
         return cKDTree(self.coarse)
 
     def clearance(self, places: Float64) -> float:
-        """The least distance from any of the places (..., 3) to the surface."""
+        """Return the least distance from any of the places (..., 3) to the surface."""
         return float(np.min(self._tree.query(places)[0]))
 
 
 def sample_surface(
     mesh: Mesh, generator: np.random.Generator, spacing: float = 0.0125, relief: float = 0.003
 ) -> Scene:
-    """One sample per `spacing`^2, moved along the normal by smooth waves of `relief` metres rms."""
+    """Sample a mesh once per `spacing`^2 and make it uneven by waves of `relief` metres rms."""
     points, normals = surface_points(mesh, int(area(mesh) / spacing**2), generator)
     p = torch.from_numpy(points.astype(np.float32))
     n = torch.from_numpy(normals.astype(np.float32))
@@ -85,8 +87,8 @@ def sample_surface(
     return Scene(p, n, floor_height(mesh, generator))
 
 
-def visible(points: Tensor, normals: Tensor, camera: Camera) -> tuple[Tensor, Tensor]:
-    """Which samples (S, 3), in the camera's frame, it sees -> index (V,), their pixel (V,).
+def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tuple[Tensor, Tensor]:
+    """Return which samples (S, 3), in the camera's frame, it sees: index (V,) and pixel (V,).
 
     Every sample covers 3 x 3 pixels of the depth buffer, so that surfaces hide what is behind.
     """
@@ -102,8 +104,11 @@ def visible(points: Tensor, normals: Tensor, camera: Camera) -> tuple[Tensor, Te
     return index[seen], pixel[seen]
 
 
-def _depth_buffer(points: Tensor, camera: Camera) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Samples in the image: index, pixel, and the least and greatest depth in 3 x 3 pixels."""
+def _depth_buffer(points: Tensor, camera: DepthCamera) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return index and pixel of the samples in the image, and least and greatest depth about each.
+
+    The depths are those of the 3 x 3 pixels around.
+    """
     x, y, z = points.unbind(-1)
     scale = camera.focal / z.clamp_min(1e-6)
     u = (x * scale + camera.width / 2).floor()
@@ -123,15 +128,16 @@ def _depth_buffer(points: Tensor, camera: Camera) -> tuple[Tensor, Tensor, Tenso
 def depth_frame(
     points: Tensor,
     normals: Tensor,
-    camera: Camera,
+    camera: DepthCamera,
     distortion: Tensor,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Samples (S, 3) in the camera's frame -> index (V,) and noisy points (V, 3) of one frame.
+    """Return index (V,) and noisy points (V, 3) that one frame makes of samples (S, 3).
 
-    `distortion` (H * W,) is the relative error of depth that this sensor makes at each pixel.
+    The samples lie in the camera's frame. `distortion` (H * W,) is the relative error of depth that
+    this sensor makes at each pixel.
     """
-    index, pixel = visible(points, normals, camera)
+    index, pixel = visible_samples(points, normals, camera)
     chosen = torch.rand(len(index), generator=generator, device=points.device) < camera.keep
     index, pixel = index[chosen], pixel[chosen]
     p = points[index]
@@ -147,17 +153,17 @@ def depth_frame(
     return index, p * (measured / z).unsqueeze(-1)
 
 
-def _smooth_field(camera: Camera, cells: int, generator: torch.Generator) -> Tensor:
-    """A random image (H * W,) of about unit variance, smooth over `cells` cells each way."""
+def _smooth_field(camera: DepthCamera, cells: int, generator: torch.Generator) -> Tensor:
+    """Draw an image (H * W,) of about unit variance that is smooth over `cells` cells each way."""
     coarse = torch.randn(1, 1, cells, cells, generator=generator, device=generator.device)
     size = (camera.height, camera.width)
     return 1.4 * functional.interpolate(coarse, size, mode="bilinear").flatten()
 
 
-def scan(
-    scene: Scene, trajectory: Float64, camera: Camera, generator: torch.Generator
+def scan_scene(
+    scene: Scene, trajectory: Float64, camera: DepthCamera, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Fuse the frames of `trajectory` (F, 4, 4) -> fragment (N, 3) float64, T_world_fragment.
+    """Fuse the frames along `trajectory` (F, 4, 4): return points (N, 3) float64, T_world_fragment.
 
     The fragment's frame is the first camera's.
     """
@@ -185,8 +191,8 @@ def scan(
     return _voxel_means(fused, camera.voxel_size).double(), T_world_fragment
 
 
-def _in_view(points: Tensor, T_world_camera: Tensor, camera: Camera) -> Tensor:
-    """Index (V,) of the samples that cameras on this path may see; only they need the full work."""
+def _in_view(points: Tensor, T_world_camera: Tensor, camera: DepthCamera) -> Tensor:
+    """Return the index (V,) of the samples that cameras on this path may see."""
     eye, forward = T_world_camera[0, :3, 3].float(), T_world_camera[0, :3, 2].float()
     distance = torch.linalg.vector_norm(points - eye, dim=-1)
     ahead = (points - eye) @ forward > 0.6 * distance - 1.0
@@ -201,8 +207,8 @@ def _in_view(points: Tensor, T_world_camera: Tensor, camera: Camera) -> Tensor:
     return near[result]
 
 
-def _drift(frames: int, camera: Camera, generator: torch.Generator) -> Tensor:
-    """Small motions (F, 4, 4): a random walk of the tracker about the truth."""
+def _drift(frames: int, camera: DepthCamera, generator: torch.Generator) -> Tensor:
+    """Draw small motions (F, 4, 4), a random walk of the tracker about the truth."""
     device = generator.device
     walk = torch.randn(frames, 6, generator=generator, device=device).double().cumsum(0)
     walk = (walk - walk.mean(0)) / math.sqrt(frames / 6)  # unit variance, about
@@ -214,7 +220,7 @@ def _drift(frames: int, camera: Camera, generator: torch.Generator) -> Tensor:
 
 
 def _voxel_means(points: Tensor, size: float) -> Tensor:
-    """One mean (N, 3) per occupied voxel."""
+    """Return the mean (N, 3) of the points in each occupied voxel."""
     cell = (points / size).floor().long()
     cell = cell - cell.amin(0) if len(cell) else cell
     span = cell.amax(0) + 1 if len(cell) else cell.new_ones(3)
@@ -231,7 +237,7 @@ def random_trajectory(
     after: Float64 | None = None,
     frames: int = 50,
 ) -> Float64:
-    """T_world_camera (F, 4, 4): a hand-held path through free space, gaze sliding over the scene.
+    """Draw T_world_camera (F, 4, 4), a hand-held path whose gaze slides over the scene.
 
     The gaze starts within 1.5 m of `focus` (anywhere by default), so that scans which share a focus
     overlap. The path starts some steps from the end of the path `after`, or anywhere too.
@@ -253,11 +259,11 @@ def random_trajectory(
         if _is_free(scene, path, target):
             roll = np.radians(5) * _sway(frames, 1.0, generator)[:, 0]
             return np.stack([_look_at(*view) for view in zip(path, gaze, roll, strict=True)])
-    raise VBRegError("no free place for a camera in this scene; is it a closed interior, z up?")
+    raise VBRegError("no free place for a camera in this scene; is it a closed room, z up?")
 
 
 def _sway(frames: int, amplitude: float, generator: np.random.Generator) -> Float64:
-    """A smooth random curve (F, 3) that starts at zero."""
+    """Draw a smooth curve (F, 3) that starts at zero."""
     time = np.linspace(0, 1, frames)[:, None, None]
     rate = np.array([1.5, 4.0, 11.0])
     size = generator.normal(size=(3, 3)) * np.array([1.0, 0.25, 0.05])
@@ -267,7 +273,7 @@ def _sway(frames: int, amplitude: float, generator: np.random.Generator) -> Floa
 
 
 def _is_free(scene: Scene, path: Float64, target: Float64) -> bool:
-    """Room around the camera, floor below it, and nothing between it and what it looks at."""
+    """Tell whether the camera has room, floor below it, and nothing before what it looks at."""
     below = np.array([path[0, 0], path[0, 1], scene.floor])
     if scene.clearance(below) > 0.15 or scene.clearance(path[::10]) < 0.35:
         return False
@@ -277,7 +283,7 @@ def _is_free(scene: Scene, path: Float64, target: Float64) -> bool:
 
 
 def _look_at(eye: Float64, target: Float64, roll: float) -> Float64:
-    """T_world_camera (4, 4)."""
+    """Return T_world_camera (4, 4) of a camera at `eye` that looks at `target`."""
     forward = (target - eye) / np.linalg.norm(target - eye)
     right = np.cross(forward, [0.0, 0.0, 1.0])
     right /= max(float(np.linalg.norm(right)), 1e-9)

@@ -1,26 +1,31 @@
-"""Furniture, each piece centred on the origin, standing on z = 0, its back towards -y."""
+"""Furniture is made here, centred on the origin, standing on z = 0, its back towards -y."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from vbreg.datasets import things
-from vbreg.datasets.shapes import (
+from vbreg.simulator import small_objects
+from vbreg.simulator.meshes import (
     Generator,
+    Maker,
     Mesh,
+    arc,
     blob,
     box,
     copies,
     lathe,
+    make_one_of,
     merge,
     sheet,
+    smooth_noise,
     torus,
     tube,
 )
-from vbreg.datasets.things import Maker, arc, pick, ripple, small, strewn
+from vbreg.simulator.small_objects import scatter_objects, simple_object
 
 
 def chair(generator: Generator) -> Mesh:
+    """Make a chair on four legs, at times with arms."""
     w, seat, back = generator.uniform((0.38, 0.4, 0.35), (0.55, 0.5, 0.6))
     legs = [box((0.04, 0.04, seat), (x, y, 0)) for x in (-w / 2, w / 2) for y in (-w / 2, w / 2)]
     rest = box((w, 0.05, back), (0, -w / 2, seat)).moved((0, 0, 0), 0, generator.normal(0, 0.04))
@@ -30,6 +35,7 @@ def chair(generator: Generator) -> Mesh:
 
 
 def table(generator: Generator) -> Mesh:
+    """Make a table with objects on it, at times with drawers or a screen."""
     w, d, h = generator.uniform((0.8, 0.5, 0.42), (1.8, 0.9, 0.8))
     legs = [(x, y, 0.0) for x in (0.06 - w / 2, w / 2 - 0.06) for y in (0.06 - d / 2, d / 2 - 0.06)]
     parts = [box((0.06, 0.06, h), leg) for leg in legs] + [box((w, d, 0.04), (0, 0, h))]
@@ -40,14 +46,15 @@ def table(generator: Generator) -> Mesh:
             box((0.55, 0.05, 0.33), (0, d / 4, h + 0.14)),
             box((0.2, 0.15, 0.15), (0, d / 4, h)),
         ]
-    smalls = [small(generator) for _ in range(generator.integers(2, 8))]
-    spots = generator.uniform((-w / 2, -d / 2), (w / 2, d / 2), (len(smalls), 2)) * 0.85
+    objects = [simple_object(generator) for _ in range(generator.integers(2, 8))]
+    spots = generator.uniform((-w / 2, -d / 2), (w / 2, d / 2), (len(objects), 2)) * 0.85
     return merge(
-        parts + [t.moved((*s, h + 0.04), s[0] * 9) for t, s in zip(smalls, spots, strict=True)]
+        parts + [t.moved((*s, h + 0.04), s[0] * 9) for t, s in zip(objects, spots, strict=True)]
     )
 
 
 def shelf(generator: Generator) -> Mesh:
+    """Make a shelf full of books and other objects."""
     w, d, h = generator.uniform((0.6, 0.25, 0.9), (1.4, 0.4, 2.2))
     parts = [box((0.03, d, h), (x, 0, 0)) for x in (-w / 2, w / 2)] + [
         box((w, 0.02, h), (0, -d / 2, 0))
@@ -57,8 +64,8 @@ def shelf(generator: Generator) -> Mesh:
         x = 0.03 - w / 2
         while x < w / 2 - 0.06:  # books of all heights, gaps, and other things
             if generator.random() < 0.12:
-                thing = small(generator)
-                parts.append(thing.moved((x + 0.08, 0, z + 0.025)))
+                item = simple_object(generator)
+                parts.append(item.moved((x + 0.08, 0, z + 0.025)))
                 x += generator.uniform(0.1, 0.3)
             width, depth, height = generator.uniform((0.015, 0.12, 0.15), (0.07, d - 0.02, 0.27))
             lean = generator.normal(0, 0.03)
@@ -72,6 +79,7 @@ def shelf(generator: Generator) -> Mesh:
 
 
 def sofa(generator: Generator) -> Mesh:
+    """Make a sofa with cushions."""
     w, d = generator.uniform((0.8, 0.75), (2.1, 0.95))
     parts = [box((w, d, 0.4)), box((w, 0.22, 0.85), (0, -d / 2, 0))]
     parts += [box((0.2, d, 0.6), (x, 0, 0)) for x in (-w / 2, w / 2)]
@@ -81,12 +89,14 @@ def sofa(generator: Generator) -> Mesh:
     return merge(parts)
 
 
-def lamp(generator: Generator) -> Mesh:
+def floor_lamp(generator: Generator) -> Mesh:
+    """Make a lamp that stands on the floor."""
     h, r = generator.uniform((1.1, 0.14), (1.7, 0.26))
     return lathe([0, 0.15, 0.15, 0.02, 0.02, r, r * 0.6], [0, 0, 0.03, 0.04, h, h, h + 0.28])
 
 
 def plant(generator: Generator) -> Mesh:
+    """Make a plant with leaves in a pot."""
     h = generator.uniform(0.3, 1.3)
     parts = [lathe([0, 0.12, 0.17, 0], [0, 0, 0.25, 0.25]), lathe([0.02, 0.02], [0.2, h], 8)]
     for _ in range(generator.integers(8, 20)):
@@ -97,14 +107,16 @@ def plant(generator: Generator) -> Mesh:
 
 
 def cabinet(generator: Generator) -> Mesh:
+    """Make a cabinet with two doors and objects on top."""
     w, d, h = generator.uniform((0.4, 0.35, 0.5), (1.2, 0.6, 2.0))
     doors = [box((w / 2 - 0.02, 0.02, h - 0.06), (x, d / 2, 0.03)) for x in (-w / 4, w / 4)]
     knobs = [box((0.03, 0.06, 0.12), (x, d / 2, h / 2)) for x in (-0.05, 0.05)]
-    top = [small(generator).moved((generator.uniform(-w, w) * 0.4, 0, h)) for _ in range(3)]
+    top = [simple_object(generator).moved((generator.uniform(-w, w) * 0.4, 0, h)) for _ in range(3)]
     return merge([box((w, d, h)), *doors, *knobs, *top])
 
 
 def curtain(generator: Generator) -> Mesh:
+    """Make a curtain in folds."""
     u, v = np.meshgrid(np.linspace(0, 1, 60), np.linspace(0.05, 2.2, 4), indexing="ij")
     folds = 0.05 * np.sin(u * generator.uniform(20, 45) + np.sin(7 * u)) * (1.2 - v / 3)
     return sheet(np.stack([(u - 0.5) * generator.uniform(0.5, 1.4), folds + 0.08, v], axis=-1))
@@ -114,7 +126,7 @@ def curtain(generator: Generator) -> Mesh:
 
 
 def swivel_chair(generator: Generator) -> Mesh:
-    """An office chair on a star of five arms with castors."""
+    """Make an office chair on a star of five arms with castors."""
     w, seat, back, lean = generator.uniform((0.42, 0.42, 0.4, 0.0), (0.52, 0.54, 0.7, 0.2))
     arm = merge(
         [tube([[0, 0, 0.1], [0, 0.3, 0.06]], 0.025, 6), torus(0.02, 0.02).moved((0, 0.3, 0))]
@@ -131,6 +143,7 @@ def swivel_chair(generator: Generator) -> Mesh:
 
 
 def stool(generator: Generator) -> Mesh:
+    """Make a stool with three or four legs."""
     r, h, spread = generator.uniform((0.14, 0.42, 1.0), (0.2, 0.75, 1.5))
     leg = tube([[0, 0.7 * r, h], [0, 0.7 * r * spread, 0]], 0.015, 6)
     legs = int(generator.integers(3, 5))
@@ -140,7 +153,7 @@ def stool(generator: Generator) -> Mesh:
 
 
 def armchair(generator: Generator) -> Mesh:
-    """A curved shell about a cushion, on short legs."""
+    """Make an armchair, a curved shell about a cushion, on short legs."""
     r, seat, back = generator.uniform((0.32, 0.34, 0.65), (0.45, 0.44, 1.0))
     turn = np.linspace(-0.15, 1.15, 21)[:, None] * np.pi
     rim = seat + 0.12 + (back - seat) * np.sin(np.clip(turn, 0, np.pi)) ** 2
@@ -156,8 +169,8 @@ def armchair(generator: Generator) -> Mesh:
 # --- tables and what stands on them --------------------------------------------------------------
 
 
-def board(w: float, d: float, h: float, generator: Generator) -> Mesh:
-    """A bare table: on four legs, on trestles or on panels."""
+def bare_table(w: float, d: float, h: float, generator: Generator) -> Mesh:
+    """Make a table with nothing on it, on four legs, on trestles or on panels."""
     top, style = box((w, d, 0.035), (0, 0, h - 0.035)), generator.integers(3)
     x, y = w / 2 - 0.08, d / 2 - 0.06
     if style == 0:
@@ -174,6 +187,7 @@ def board(w: float, d: float, h: float, generator: Generator) -> Mesh:
 
 
 def round_table(generator: Generator) -> Mesh:
+    """Make a round table on one foot."""
     r, h = generator.uniform((0.35, 0.45), (0.65, 0.78))
     foot = generator.uniform(0.4, 0.7) * r
     profile = [0, foot, foot, 0.04, 0.04, r, r, 0]
@@ -181,13 +195,16 @@ def round_table(generator: Generator) -> Mesh:
 
 
 def workstation(w: float, d: float, generator: Generator) -> Mesh:
-    """A desk to sit at from +y: screens, keyboard, drawers, a computer below."""
+    """Make a desk to sit at from +y, with screens, keyboard, drawers and a computer below."""
     h = 0.74
-    screen, count = things.monitor(generator), int(generator.integers(1, 3))
-    parts = [board(w, d, h, generator), things.keyboard(generator).moved((0, 0.2 * d, h))]
+    screen, count = small_objects.monitor(generator), int(generator.integers(1, 3))
+    parts = [
+        bare_table(w, d, h, generator),
+        small_objects.keyboard(generator).moved((0, 0.2 * d, h)),
+    ]
     for x in (np.arange(count) - (count - 1) / 2) * 0.62:
         parts.append(screen.moved((x, -0.2 * d, h), -0.35 * x))
-    pedestal = merge([box((0.4, 0.55, 0.58)), *fronts(0.4, 0.56, 3, 0.275)])
+    pedestal = merge([box((0.4, 0.55, 0.58)), *drawer_fronts(0.4, 0.56, 3, 0.275)])
     parts.append(pedestal.moved((generator.choice([-1, 1]) * (w / 2 - 0.32), 0, 0)))
     tower = box(generator.uniform((0.16, 0.38, 0.36), (0.21, 0.46, 0.46)))
     return merge([*parts, tower.moved((generator.uniform(-0.1, 0.1), -0.1, 0))])
@@ -196,8 +213,8 @@ def workstation(w: float, d: float, generator: Generator) -> Mesh:
 # --- to keep things in ---------------------------------------------------------------------------
 
 
-def fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
-    """The fronts of `rows` drawers, each with its grip, on the plane at `y`."""
+def drawer_fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
+    """Make the fronts of `rows` drawers, each with its grip, on the plane at `y`."""
     step = (h - 0.02) / rows
     front = box((w - 0.02, 0.02, step - 0.015), skip="y").moved((0, y + 0.01, 0.02))
     grip = tube(arc(min(0.16, 0.5 * w), 0.035), 0.008, 6).moved((0, y + 0.02, 0), 0, -np.pi / 2)
@@ -208,25 +225,35 @@ def fronts(w: float, h: float, rows: int, y: float) -> list[Mesh]:
     ]
 
 
-def drawers(generator: Generator) -> Mesh:
+def chest_of_drawers(generator: Generator) -> Mesh:
+    """Make a chest of drawers with objects on top."""
     w, d, h = generator.uniform((0.4, 0.38, 0.5), (1.1, 0.5, 1.1))
-    top = strewn(things.BELONGINGS, int(generator.integers(1, 5)), (w, d), h, generator)
-    return merge([box((w, d, h)), *fronts(w, h, int(generator.integers(2, 6)), d / 2), *top])
+    top = scatter_objects(
+        small_objects.BELONGINGS, int(generator.integers(1, 5)), (w, d), h, generator
+    )
+    return merge([box((w, d, h)), *drawer_fronts(w, h, int(generator.integers(2, 6)), d / 2), *top])
 
 
 def wardrobe(generator: Generator) -> Mesh:
+    """Make a wardrobe, with boxes on top where it is low enough."""
     w, d, h = generator.uniform((0.9, 0.5, 1.8), (1.8, 0.65, 2.3))
     leaves = int(generator.integers(2, 4))
     leaf = box((w / leaves - 0.015, 0.025, h - 0.14), (0, d / 2, 0.08), "y")
     knob = box((0.02, 0.05, 0.16), (0.4 * w / leaves, d / 2 + 0.02, 0.5 * h))
     centres = (np.arange(leaves) + 0.5) * w / leaves - w / 2
     doors = copies(merge([leaf, knob]), [(x, 0, 0, 0) for x in centres])
-    above = strewn((things.carton, things.bag, things.open_carton), 2, (w, 0.6 * d), h, generator)
+    above = scatter_objects(
+        (small_objects.carton, small_objects.bag, small_objects.open_carton),
+        2,
+        (w, 0.6 * d),
+        h,
+        generator,
+    )
     return merge([box((w, d, h), skip="z"), doors, *(above if h < 2.1 else ())])
 
 
 def book_row(w: float, d: float, h: float, generator: Generator) -> list[Mesh]:
-    """Spines along x from the origin, backs at y = 0; what the next book hides is left out."""
+    """Make books along x from the origin, backs at y = 0, without the sides that others hide."""
     parts, x = [], 0.0
     while x < w - 0.06:
         thick, deep, high = generator.uniform((0.015, 0.5 * d, 0.55 * h), (0.06, 0.9 * d, 0.92 * h))
@@ -238,7 +265,7 @@ def book_row(w: float, d: float, h: float, generator: Generator) -> list[Mesh]:
 
 
 def bookcase(w: float, h: float, generator: Generator) -> Mesh:
-    """Boards of books, of other things, or of nothing."""
+    """Make a case whose boards hold books, other objects, or nothing."""
     d, step = generator.uniform((0.24, 0.28), (0.36, 0.4))
     parts = [box((0.02, d, h), (x, 0, 0), "z") for x in (-w / 2, w / 2)]
     parts.append(box((w, 0.0, h), (0, -d / 2, 0), "xXyzZ"))
@@ -248,12 +275,12 @@ def bookcase(w: float, h: float, generator: Generator) -> Mesh:
             row = book_row(w - 0.03, d, step, generator)
             parts += [book.moved((0.02 - w / 2, -d / 2, z + 0.02)) for book in row]
         elif generator.random() < 0.7:
-            parts += strewn(things.BELONGINGS, 2, (w, 0.1), z + 0.02, generator)
+            parts += scatter_objects(small_objects.BELONGINGS, 2, (w, 0.1), z + 0.02, generator)
     return merge(parts)
 
 
-def rack(w: float, h: float, generator: Generator) -> Mesh:
-    """Steel shelving, open on both sides, with cartons of a few sizes in rows."""
+def storage_rack(w: float, h: float, generator: Generator) -> Mesh:
+    """Make steel shelving, open on both sides, with cartons of a few sizes in rows."""
     d, step = generator.uniform((0.35, 0.4), (0.6, 0.65))
     posts = [
         box((0.04, 0.04, h), (x, y, 0), "zZ") for x in (-w / 2, w / 2) for y in (-d / 2, d / 2)
@@ -270,8 +297,8 @@ def rack(w: float, h: float, generator: Generator) -> Mesh:
                 shift = (x + size[0] / 2, generator.normal(0, 0.02), z + 0.03)
                 parts.append(box(size, skip="z").moved(shift, generator.normal(0, 0.05)))
             else:
-                thing = pick(things.KITCHENWARE, generator)
-                parts.append(thing.moved((x + size[0] / 2, 0, z + 0.03)))
+                item = make_one_of(small_objects.KITCHENWARE, generator)
+                parts.append(item.moved((x + size[0] / 2, 0, z + 0.03)))
             x += size[0] + generator.exponential(0.06)
     return merge(parts)
 
@@ -280,12 +307,15 @@ def rack(w: float, h: float, generator: Generator) -> Mesh:
 
 
 def bed(generator: Generator) -> Mesh:
+    """Make a bed with its duvet and pillows, single or double."""
     w, h, head = generator.uniform((0.85, 0.32, 0.5), (1.8, 0.5, 1.1))
     across, along = np.linspace(-0.56, 0.56, 40) * w, np.linspace(-0.25, 1.03, 40)
     x, y = np.meshgrid(across, along, indexing="ij")
     over = np.maximum(0, np.abs(x) / w - 0.5)  # what hangs down at the sides
     drop = 5 * h * over + 0.3 * np.maximum(0, y - 1)
-    duvet = sheet(np.stack([x, y, h + 0.07 + 0.025 * ripple(x, y, generator, 0.6) - drop], axis=-1))
+    duvet = sheet(
+        np.stack([x, y, h + 0.07 + 0.025 * smooth_noise(x, y, generator, 0.6) - drop], axis=-1)
+    )
     pillow = blob((min(0.7, 0.9 * w), 0.42, 0.16), generator, 0.15)
     pillows = [pillow.moved((x, -0.75, h)) for x in ((-0.25 * w, 0.25 * w) if w > 1.3 else (0,))]
     frame = [box((w, 2.0, h - 0.12), (0, 0, 0.12)), box((w + 0.06, 0.06, head), (0, -1.03, 0))]
@@ -294,12 +324,14 @@ def bed(generator: Generator) -> Mesh:
 
 
 def rug(w: float, d: float, generator: Generator) -> Mesh:
+    """Make a rug that lies unevenly."""
     u = np.linspace(-0.5, 0.5, 40)
     x, y = np.meshgrid(u * w, u * d, indexing="ij")
-    return sheet(np.stack([x, y, 0.014 + 0.005 * ripple(x, y, generator, 0.8)], axis=-1))
+    return sheet(np.stack([x, y, 0.014 + 0.005 * smooth_noise(x, y, generator, 0.8)], axis=-1))
 
 
 def bench(generator: Generator) -> Mesh:
+    """Make a bench without a back."""
     w, d, h = generator.uniform((0.9, 0.3, 0.4), (1.8, 0.45, 0.48))
     legs = [box((0.05, d, h - 0.05), (x, 0, 0)) for x in (0.1 - w / 2, w / 2 - 0.1)]
     return merge([box((w, d, 0.05), (0, 0, h - 0.05)), *legs])
@@ -309,14 +341,14 @@ def bench(generator: Generator) -> Mesh:
 
 
 def tap(generator: Generator) -> Mesh:
-    """A spout that bends over towards +y."""
+    """Make a tap whose spout bends over towards +y."""
     reach, h = generator.uniform((0.12, 0.15), (0.2, 0.35))
     bend = arc(reach, 0.06)[::-1, [1, 0, 2]] + np.array((0, reach / 2, h))
     return tube([np.zeros(3), *bend], 0.014)
 
 
-def trough(w: float, d: float, h: float, deep: float) -> Mesh:
-    """A block with an oval hollow: tubs, basins, sinks."""
+def basin_block(w: float, d: float, h: float, deep: float) -> Mesh:
+    """Make a block with an oval hollow, as tubs, basins and sinks have it."""
     angle = np.linspace(0, 2 * np.pi, 49)
     lap = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     square = lap / np.abs(lap).max(-1, keepdims=True)
@@ -328,7 +360,7 @@ def trough(w: float, d: float, h: float, deep: float) -> Mesh:
 
 
 def oven(w: float, d: float, h: float) -> Mesh:
-    """Door, bar and knobs, and four rings on top."""
+    """Make an oven with door, bar and knobs, and four rings on top."""
     door = box((w - 0.04, 0.03, 0.6 * h), (0, d / 2 + 0.01, 0.12 * h), "y")
     bar = tube([[-0.4 * w, d / 2 + 0.07, 0.66 * h], [0.4 * w, d / 2 + 0.07, 0.66 * h]], 0.012)
     knob = lathe([0.022, 0.022, 0], [0, 0.03, 0.03], 10).moved((0, d / 2, 0), 0, -np.pi / 2)
@@ -338,13 +370,14 @@ def oven(w: float, d: float, h: float) -> Mesh:
     return merge([box((w, d, h), skip="xXyz"), door, bar, knobs, *rings])
 
 
-def hood(w: float, height: float) -> Mesh:
-    """A truncated pyramid and its chimney of `height`; the lower rim is z = 0."""
+def cooker_hood(w: float, height: float) -> Mesh:
+    """Make a hood, a pyramid under a chimney of `height`, its lower rim at z = 0."""
     skirt = lathe(np.array([0.71, 0.71, 0.2]) * w, [0, 0.06, 0.3], 4).moved((0, 0, 0), np.pi / 4)
     return merge([skirt, box((0.28 * w, 0.28 * w, height - 0.3), (0, 0, 0.3), "zZ")])
 
 
 def fridge(generator: Generator) -> Mesh:
+    """Make a fridge with two doors."""
     w, h, split = generator.uniform((0.55, 1.4, 0.55), (0.7, 2.0, 0.7))
     doors = [
         box((w, 0.04, split * h - 0.01), (0, 0.32, 0.03), "y"),
@@ -356,7 +389,7 @@ def fridge(generator: Generator) -> Mesh:
 
 
 def cupboards(count: int, w: float, d: float, h: float, generator: Generator) -> Mesh:
-    """A row of equal units with one kind of grip, from x = 0."""
+    """Make a row of equal cupboards with one kind of grip, from x = 0."""
     leaf = box((w - 0.01, 0.02, h - 0.02), (0, d / 2, 0.01), "y")
     long, upright = generator.uniform(0.03, 0.3), generator.random() < 0.5
     grip = box((0.015, 0.03, long) if upright else (long, 0.03, 0.015))
@@ -371,6 +404,7 @@ def cupboards(count: int, w: float, d: float, h: float, generator: Generator) ->
 
 
 def washing_machine(generator: Generator) -> Mesh:
+    """Make a washing machine with its round door."""
     r = generator.uniform(0.15, 0.2)
     ring = merge([torus(r, 0.025), lathe([r, 0.6 * r, 0], [0.02, -0.03, -0.04])])
     drum = ring.moved((0, 0.29, 0.45), 0, -np.pi / 2)
@@ -378,6 +412,7 @@ def washing_machine(generator: Generator) -> Mesh:
 
 
 def toilet(generator: Generator) -> Mesh:
+    """Make a toilet with its tank, the lid up or down."""
     r, h = generator.uniform((0.17, 0.38), (0.2, 0.45))
     profile = lathe(
         r * np.array([0.6, 0.5, 0.9, 1, 1, 0.75, 0.5, 0]),
@@ -394,9 +429,12 @@ def toilet(generator: Generator) -> Mesh:
 
 
 def washstand(generator: Generator) -> Mesh:
-    """A basin on a pedestal or on a cupboard, the mirror's cabinet above."""
+    """Make a basin on a pedestal or a cupboard, with the mirror's cabinet above."""
     w, h = generator.uniform((0.45, 0.8), (0.9, 0.9))
-    bowl = [trough(w, 0.46, 0.16, 0.13).moved((0, 0, h - 0.16)), tap(generator).moved((0, -0.2, h))]
+    bowl = [
+        basin_block(w, 0.46, 0.16, 0.13).moved((0, 0, h - 0.16)),
+        tap(generator).moved((0, -0.2, h)),
+    ]
     below = lathe([0.12, 0.09, 0.14], [0, 0.4, h - 0.16])
     if generator.random() < 0.5:
         below = cupboards(2, w / 2, 0.42, 0.5, generator).moved((-w / 2, 0, h - 0.66))
@@ -405,13 +443,13 @@ def washstand(generator: Generator) -> Mesh:
 
 
 def bathtub(generator: Generator) -> Mesh:
-    """The long side along x."""
+    """Make a bathtub whose long side lies along x."""
     w, d, h = generator.uniform((1.5, 0.68, 0.5), (1.8, 0.8, 0.62))
-    return merge([trough(w, d, h, 0.8 * h), tap(generator).moved((0.3 * w, -d / 2 + 0.03, h))])
+    return merge([basin_block(w, d, h, 0.8 * h), tap(generator).moved((0.3 * w, -d / 2 + 0.03, h))])
 
 
 def shower(generator: Generator) -> Mesh:
-    """A tray, two glass walls, a riser with its head."""
+    """Make a shower: a tray, two glass walls, a riser with its head."""
     w = generator.uniform(0.8, 1.0)
     tray = merge([box((w, w, 0.1), skip="z"), lathe([0, 0.05], [0.105, 0.105])])
     glass = [
@@ -425,7 +463,7 @@ def shower(generator: Generator) -> Mesh:
 
 
 def towel_rail(generator: Generator) -> Mesh:
-    """A ladder of pipes on the wall, some of it hidden by a towel."""
+    """Make a ladder of pipes on the wall, partly hidden by a towel."""
     w, h = generator.uniform((0.45, 0.9), (0.6, 1.6))
     posts = [tube([[x, 0.06, 0.3], [x, 0.06, 0.3 + h]], 0.018) for x in (-w / 2, w / 2)]
     rungs = [
@@ -433,7 +471,7 @@ def towel_rail(generator: Generator) -> Mesh:
         for z in np.arange(0.35, 0.3 + h, 0.09)
     ]
     x, z = np.meshgrid(np.linspace(-0.4, 0.4, 20) * w, np.linspace(0.5, 1.0, 6) * h, indexing="ij")
-    towel = sheet(np.stack([x, 0.1 + 0.012 * ripple(x, z, generator, 0.2), z], axis=-1))
+    towel = sheet(np.stack([x, 0.1 + 0.012 * smooth_noise(x, z, generator, 0.2), z], axis=-1))
     return merge([*posts, *rungs, towel])
 
 
@@ -441,7 +479,7 @@ def towel_rail(generator: Generator) -> Mesh:
 
 
 def picture(generator: Generator) -> Mesh:
-    """Hung from its lower edge at z = 0."""
+    """Make a framed picture whose lower edge is at z = 0."""
     w, h = generator.uniform((0.25, 0.25), (1.0, 0.8))
     rim, deep = generator.uniform((0.02, 0.015), (0.07, 0.05))
     bars = [box((w, deep, rim), (0, 0, z)) for z in (0, h - rim)]
@@ -450,12 +488,13 @@ def picture(generator: Generator) -> Mesh:
 
 
 def whiteboard(generator: Generator) -> Mesh:
+    """Make a whiteboard with its tray, the lower edge at z = 0."""
     w, h = generator.uniform((1.2, 0.9), (2.4, 1.2))
     return merge([box((w, 0.03, h)), box((0.7 * w, 0.1, 0.02), (0, 0.06, 0))])
 
 
 def television(generator: Generator) -> Mesh:
-    """On a low cabinet."""
+    """Make a television on a low cabinet."""
     w, h = generator.uniform((0.9, 0.4), (1.5, 0.6))
     low = cupboards(3, (w + 0.3) / 3, 0.4, h, generator).moved((-(w + 0.3) / 2, 0, 0))
     stand = box((0.4 * w, 0.22, 0.05), (0, 0, h))
@@ -463,12 +502,13 @@ def television(generator: Generator) -> Mesh:
 
 
 def radiator(w: float, h: float) -> Mesh:
+    """Make a radiator of upright ribs."""
     ribs = box((0.045, 0.09, h), skip="z")
     return copies(ribs, [(x, 0.06, 0.12, 0) for x in np.arange(0.03 - w / 2, w / 2, 0.065)])
 
 
-def drapes(w: float, height: float, generator: Generator) -> Mesh:
-    """A rod above an opening `w` wide, the same curtain drawn aside at both its ends."""
+def curtain_pair(w: float, height: float, generator: Generator) -> Mesh:
+    """Make a rod above an opening `w` wide with the same curtain drawn aside at both ends."""
     wide, waves, deep = generator.uniform((0.25, 4, 0.02), (0.55, 9, 0.05))
     u, z = np.meshgrid(np.linspace(0, 1, 60), np.linspace(0.04, height, 5), indexing="ij")
     fold = deep * np.sin(2 * np.pi * waves * u + 0.8 * np.sin(7 * u)) * (1.25 - 0.4 * z / height)
@@ -478,8 +518,8 @@ def drapes(w: float, height: float, generator: Generator) -> Mesh:
     return merge([rod, half.moved((-w / 2, 0, 0)), flipped.moved((w / 2, 0, 0))])
 
 
-def pendant(generator: Generator) -> Mesh:
-    """A lamp below a ceiling at z = 0."""
+def pendant_lamp(generator: Generator) -> Mesh:
+    """Make a lamp that hangs from a ceiling at z = 0."""
     drop, r = generator.uniform((0.3, 0.1), (0.9, 0.28))
     shade = r * generator.uniform(0.3, 1.0, 5)
     cord = tube([[0, 0, -drop], [0, 0, 0]], 0.006, 6)
@@ -487,7 +527,7 @@ def pendant(generator: Generator) -> Mesh:
 
 
 def coat_rack(generator: Generator) -> Mesh:
-    """Hooks on a board at the wall, with coats and bags."""
+    """Make a board with hooks at the wall, some with coats and bags."""
     w = generator.uniform(0.6, 1.4)
     parts = [box((w, 0.03, 0.12), (0, 0, 1.65))]
     for x in np.arange(0.1, w, 0.2) - w / 2:
@@ -499,7 +539,7 @@ def coat_rack(generator: Generator) -> Mesh:
 
 
 def ladder(generator: Generator) -> Mesh:
-    """Leant at the wall behind it."""
+    """Make a ladder that leans at the wall behind it."""
     h, w, lean = generator.uniform((1.6, 0.36, 0.12), (2.6, 0.48, 0.3))
     rails = [box((0.03, 0.07, h), (x, 0, 0)) for x in (-w / 2, w / 2)]
     rungs = [box((w, 0.04, 0.03), (0, 0, z)) for z in np.arange(0.25, h - 0.1, 0.28)]
@@ -507,6 +547,7 @@ def ladder(generator: Generator) -> Mesh:
 
 
 def bicycle(generator: Generator) -> Mesh:
+    """Make a bicycle that leans a little."""
     r, base = generator.uniform((0.31, 0.98), (0.36, 1.08))
     rim = torus(r - 0.02, 0.02).moved((0, 0, 0), 0, np.pi / 2)
     spokes = [
@@ -533,7 +574,8 @@ def bicycle(generator: Generator) -> Mesh:
     return whole.moved((0, 0, 0.01), 0, generator.normal(0, 0.08))
 
 
-def extinguisher(generator: Generator) -> Mesh:
+def fire_extinguisher(generator: Generator) -> Mesh:
+    """Make a fire extinguisher with its hose."""
     h = generator.uniform(0.4, 0.55)
     hose = tube([[0.03, 0.0, h], [0.1, 0.02, h - 0.05], [0.1, 0.02, 0.3 * h]], 0.01, 6)
     return merge(
@@ -541,7 +583,7 @@ def extinguisher(generator: Generator) -> Mesh:
     )
 
 
-LARGE: tuple[Maker, ...] = (
-    table, table, chair, chair, shelf, shelf, sofa, lamp, plant, cabinet
+LARGE_FURNITURE: tuple[Maker, ...] = (
+    table, table, chair, chair, shelf, shelf, sofa, floor_lamp, plant, cabinet
 )  # fmt: skip
-WALL_SIDE: tuple[Maker, ...] = (shelf, sofa, cabinet, table, plant, curtain, lamp)
+WALL_FURNITURE: tuple[Maker, ...] = (shelf, sofa, cabinet, table, plant, curtain, floor_lamp)

@@ -1,6 +1,6 @@
-"""What stands and moves along a street: plants, houses, pavement furniture, vehicles and people.
+"""What stands and moves along a street is made here: plants, houses, vehicles, people.
 
-Things are made with x along the road and y away from it, on z = 0. A part is a surface with the
+Objects are made with x along the road and y away from it, on z = 0. A part is a surface with the
 height of the waves on it, by its material.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vbreg.datasets.shapes import Generator, Mesh, blob, box, copies, lathe, merge, sheet, tube
+from vbreg.simulator.meshes import Generator, Mesh, blob, box, copies, lathe, merge, sheet, tube
 from vbreg.types import Float64
 
 Part = tuple[Mesh, float]  # a surface, and the rms height of the waves on it
 
+# Metres rms of the waves on each material.
 ASPHALT, PAVING, METAL, WALL, GRASS, LEAVES = 0.008, 0.012, 0.004, 0.02, 0.05, 0.05
 
 
@@ -21,35 +22,37 @@ ASPHALT, PAVING, METAL, WALL, GRASS, LEAVES = 0.008, 0.012, 0.004, 0.02, 0.05, 0
 
 
 def leaves(points: Float64, size: float, generator: Generator) -> Mesh:
-    """A triangle of about `size`, turned anyhow, at each of the points (N, 3)."""
+    """Put a triangle of about `size`, turned anyhow, at each of the points (N, 3)."""
     corners = points[:, None] + generator.normal(0, size / 2, (len(points), 3, 3))
     return Mesh(corners.reshape(-1, 3), np.arange(3 * len(points)).reshape(-1, 3))
 
 
 def foliage(size: ArrayLike, generator: Generator, density: float = 80.0) -> Mesh:
-    """Leaves in lumps that fill an ellipsoid of the given extent, resting on z = 0."""
+    """Make leaves in lumps that fill an ellipsoid of the given extent, resting on z = 0."""
     half = np.asarray(size) / 2
-    lumps = _ball(0.65, int(generator.integers(4, 10)), generator)
+    lumps = _points_in_ball(0.65, int(generator.integers(4, 10)), generator)
     count = int(np.clip(density * half.prod() ** (2 / 3), 24, 1200))
-    around = _ball(0.6, count, generator)
+    around = _points_in_ball(0.6, count, generator)
     points = (lumps[generator.integers(len(lumps), size=count)] + around) * half
     points[:, 2] = np.maximum(points[:, 2] + half[2], 0.05)
     return leaves(points, generator.uniform(0.18, 0.32), generator)
 
 
-def _ball(radius: float, count: int, generator: Generator) -> Float64:
-    """Points (count, 3) in a ball, denser than even towards its centre."""
+def _points_in_ball(radius: float, count: int, generator: Generator) -> Float64:
+    """Draw points (count, 3) in a ball, denser than even towards its centre."""
     direction = generator.normal(size=(count, 3))
     distance = radius * generator.random((count, 1)) ** 0.4
     return distance * direction / np.linalg.norm(direction, axis=-1, keepdims=True)
 
 
 def bush(generator: Generator) -> list[Part]:
+    """Make a bush of any size."""
     wide, high = generator.uniform((0.6, 0.5), (3.6, 3.2)) * generator.choice([0.6, 1.0])
     return [(foliage((wide, wide * generator.uniform(0.7, 1.4), high), generator), LEAVES)]
 
 
 def tree(generator: Generator) -> list[Part]:
+    """Make a trunk under a crown."""
     bole, radius = generator.uniform(0.8, 3.0), generator.uniform(0.08, 0.3)
     crown = generator.uniform((2.0, 2.0, 2.5), (6.0, 6.0, 7.0))
     lean = generator.normal(0, 0.15, 2)
@@ -58,7 +61,7 @@ def tree(generator: Generator) -> list[Part]:
 
 
 def thicket(length: float, generator: Generator) -> list[Part]:
-    """Bushes grown into each other, some metres deep."""
+    """Make bushes grown into each other, some metres deep."""
     deep, high, gap = generator.uniform((0.5, 1.2, 0.9), (5.0, 4.0, 1.8))
     places = [
         (x, generator.uniform(0, deep), 0, generator.uniform(0, 6))
@@ -69,6 +72,7 @@ def thicket(length: float, generator: Generator) -> list[Part]:
 
 
 def hedge(length: float, generator: Generator) -> list[Part]:
+    """Make a clipped hedge with leaves that stick out."""
     deep, high = generator.uniform((0.4, 0.8), (1.2, 2.2))
     core = box((length, deep, high + 0.4), (0, 0, -0.4), "z")
     half = np.array([length / 2, deep / 2, high / 2])
@@ -85,7 +89,7 @@ def hedge(length: float, generator: Generator) -> list[Part]:
 
 
 def _facade(width: float, levels: int, generator: Generator) -> tuple[Mesh, float]:
-    """A front along x, its face at y = 0, and its thickness; the same bay again and again."""
+    """Make a front along x, the same bay again and again, its face at y = 0; return its depth."""
     g = generator
     bays = max(1, round(width / g.uniform(2.0, 4.2)))
     pitch = width / bays
@@ -127,6 +131,7 @@ def _facade(width: float, levels: int, generator: Generator) -> tuple[Mesh, floa
 
 
 def house(width: float, levels: int, generator: Generator) -> list[Part]:
+    """Make a house with windows and doors, a roof, and what leans at its front."""
     g = generator
     front, thick = _facade(width, levels, g)
     deep, high = g.uniform(7, 13), 3.0 * levels
@@ -144,70 +149,93 @@ def house(width: float, levels: int, generator: Generator) -> list[Part]:
 
 
 def fence(length: float, generator: Generator) -> list[Part]:
+    """Make a fence of posts and rails."""
     high, gap, rail = generator.uniform((0.8, 1.2, 0.06), (1.6, 2.6, 0.18))
-    parts = [box((0.09, 0.09, high + 0.5), (x, 0, -0.5), "z") for x in _every(gap, length)]
+    parts = [box((0.09, 0.09, high + 0.5), (x, 0, -0.5), "z") for x in _post_positions(gap, length)]
     levels = np.linspace(0.2, high - 0.1, generator.integers(2, 5))
     return [(merge([*parts, *(box((length, 0.04, rail), (0, 0, z)) for z in levels)]), METAL)]
 
 
-def wall(length: float, generator: Generator) -> list[Part]:
+def garden_wall(length: float, generator: Generator) -> list[Part]:
+    """Make a low wall with pillars."""
     high, thick, gap = generator.uniform((0.4, 0.15, 2.0), (2.0, 0.4, 5.0))
-    pillars = [box((0.45, 0.45, high + 0.8), (x, 0, -0.6), "z") for x in _every(gap, length)]
+    pillars = [
+        box((0.45, 0.45, high + 0.8), (x, 0, -0.6), "z") for x in _post_positions(gap, length)
+    ]
     return [(merge([box((length, thick, high + 0.6), (0, 0, -0.6), "z"), *pillars]), WALL)]
 
 
 def guard_rail(length: float, generator: Generator) -> list[Part]:
-    posts = [box((0.1, 0.12, 1.1), (x, 0.1, -0.4), "z") for x in _every(2.5, length)]
+    """Make a guard rail on posts."""
+    posts = [box((0.1, 0.12, 1.1), (x, 0.1, -0.4), "z") for x in _post_positions(2.5, length)]
     return [(merge([box((length, 0.08, 0.32), (0, 0, 0.42)), *posts]), METAL)]
 
 
-def _every(gap: float, length: float) -> Float64:
+def _post_positions(gap: float, length: float) -> Float64:
+    """Return where posts stand along x, `gap` apart."""
     return np.arange(-length / 2, length / 2, gap)
 
 
 # --- on the pavement ------------------------------------------------------------------------------
 
 
-def _lamp(generator: Generator) -> Mesh:
+def _street_lamp(generator: Generator) -> Mesh:
+    """Make a lamp post whose arm reaches over the road."""
     high, arm = generator.uniform((4, 0.3), (8, 1.8))
     foot = lathe([0.12, 0.12, 0.07, 0.05], [-0.3, 0.9, 1.0, high], 8)
     return merge([foot, tube([(0, 0, high), (0, -arm, high + 0.2)], 0.05)])
 
 
 def _sign(generator: Generator) -> Mesh:
+    """Make a road sign on its pole."""
     high, wide, tall = generator.uniform((1.8, 0.4, 0.4), (3.0, 1.2, 1.0))
     pole = lathe([0.04, 0.04], [-0.3, high + tall], 8)
     return merge([pole, box((0.03, wide, tall), (0, 0, high))])
 
 
 def _bins(generator: Generator) -> Mesh:
+    """Make one to four dustbins side by side."""
     size = generator.uniform((0.45, 0.5, 0.9), (1.3, 0.9, 1.3))
     spots = [(1.1 * size[0] * k, 0, 0, generator.normal(0, 0.1)) for k in range(4)]
     return copies(box(size, skip="z"), spots[: generator.integers(1, 5)])
 
 
 def _bollards(generator: Generator) -> Mesh:
+    """Make a row of two to five bollards."""
     post = lathe([0.1, 0.1, 0], [-0.2, generator.uniform(0.6, 1.1), 1.1], 8)
     return copies(post, [(k * 1.5, 0, 0, 0) for k in range(generator.integers(2, 6))])
 
 
 def _bench(generator: Generator) -> Mesh:
+    """Make a bench with a back."""
     legs = [box((0.1, 0.4, 0.42), (x, 0, 0)) for x in (-0.7, 0.7)]
     back = box((1.7, 0.06, 0.4), (0, 0.25, 0.5))
     return merge([*legs, back, box((1.7, 0.45, 0.08), (0, 0, 0.42))])
 
 
 def _shelter(generator: Generator) -> Mesh:
+    """Make the shelter of a bus stop with its bench."""
     w = generator.uniform(2.5, 4.5)
     glass = [box((w, 0.05, 2.2), (0, 0.7, 0.1)), box((0.05, 1.2, 2.2), (w / 2, 0, 0.1))]
     return merge([*glass, box((w, 1.5, 0.1), (0, 0, 2.3)), _bench(generator).moved((0, 0.4, 0))])
 
 
 def _cabinet(generator: Generator) -> Mesh:
+    """Make a cabinet of the kind that holds switches."""
     return box(generator.uniform((0.5, 0.3, 0.7), (1.6, 0.6, 1.5)), (0, 0, -0.05), "z")
 
 
-PAVEMENT = (_lamp, _lamp, _sign, _sign, _bins, _bollards, _bench, _shelter, _cabinet)
+PAVEMENT_OBJECTS = (
+    _street_lamp,
+    _street_lamp,
+    _sign,
+    _sign,
+    _bins,
+    _bollards,
+    _bench,
+    _shelter,
+    _cabinet,
+)
 
 
 # --- what drives and walks ------------------------------------------------------------------------
@@ -228,7 +256,7 @@ _CARS = (
 
 
 def car(generator: Generator) -> Mesh:
-    """A saloon, hatchback or van along x, its wheels on z = 0."""
+    """Make a saloon, hatchback or van along x, its wheels on z = 0."""
     size, outline = _CARS[generator.choice(3, p=[0.4, 0.45, 0.15])]
     length, width, high = np.array(size) * generator.uniform(0.93, 1.07, 3)
     x, z = (np.array(outline) * (length, high)).T
@@ -244,7 +272,8 @@ def car(generator: Generator) -> Mesh:
     return merge([sheet(np.stack([right, left])), *flanks, copies(wheel, spots)])
 
 
-def walker(generator: Generator) -> Mesh:
+def pedestrian(generator: Generator) -> Mesh:
+    """Make a person who walks along x."""
     high = generator.uniform(1.5, 1.9)
     stride = generator.uniform(0.05, 0.25)
     legs = [tube([(x, y, 0), (0, 0, high / 2)], 0.09) for x, y in ((stride, 0.1), (-stride, -0.1))]
@@ -253,7 +282,8 @@ def walker(generator: Generator) -> Mesh:
 
 
 def cyclist(generator: Generator) -> Mesh:
+    """Make a person on a bicycle along x."""
     wheel = lathe([0.33, 0.36, 0.36, 0.33], [-0.02, -0.02, 0.02, 0.02], 12)
     wheels = [wheel.moved((x, 0, 0.35), 0, np.pi / 2) for x in (-0.52, 0.52)]
     bike = tube([(-0.52, 0, 0.35), (0, 0, 0.3), (0.1, 0, 0.6), (0.45, 0, 0.95)], 0.04)
-    return merge([*wheels, bike, walker(generator).moved((-0.1, 0, 0.25))])
+    return merge([*wheels, bike, pedestrian(generator).moved((-0.1, 0, 0.25))])

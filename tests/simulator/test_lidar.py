@@ -1,4 +1,4 @@
-"""The scanner that does not exist: what it measures, how noisily, and from where."""
+"""The LiDAR measures what it should, as noisily as it says, from the road."""
 
 import math
 from dataclasses import replace
@@ -9,9 +9,9 @@ import torch
 from scipy.spatial import cKDTree
 
 from vbreg import geometry
-from vbreg.datasets import lidar, roadside, streets
-from vbreg.datasets.lidar import Lidar
-from vbreg.datasets.shapes import Mesh, box
+from vbreg.simulator import lidar, street_objects, streets
+from vbreg.simulator.lidar import Lidar
+from vbreg.simulator.meshes import Mesh, box
 
 PERFECT = Lidar(noise=0.0, ring_offset=0.0, reach=math.inf, ceiling=math.inf)
 FLAT = streets.Road(6.0, 5.0, 7.0, np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((2, 1)), None)
@@ -19,13 +19,13 @@ FLAT = streets.Road(6.0, 5.0, 7.0, np.zeros((0, 3)), np.zeros((0, 4)), np.zeros(
 
 @pytest.fixture(scope="module")
 def street() -> streets.Street:
-    return streets.procedural_street(np.random.default_rng(5), "residential")
+    return streets.make_street(np.random.default_rng(5), "residential")
 
 
 def scan(meshes: list[Mesh], sensor: Lidar = PERFECT, seed: int = 0) -> torch.Tensor:
     """What a sensor at the origin sees of smooth meshes."""
-    street = streets.street([(m, 0.0) for m in meshes], FLAT, np.random.default_rng(0))
-    return lidar.scan(street, np.eye(4), sensor, 0.0, torch.Generator().manual_seed(seed))
+    street = streets.assemble_street([(m, 0.0) for m in meshes], FLAT, np.random.default_rng(0))
+    return lidar.scan_street(street, np.eye(4), sensor, 0.0, torch.Generator().manual_seed(seed))
 
 
 def naive_cast(faces: torch.Tensor, sensor: Lidar) -> torch.Tensor:
@@ -74,12 +74,12 @@ def test_the_nearer_hides_the_farther() -> None:
 @pytest.mark.parametrize("chunk", [1 << 20, 50])
 def test_casting_is_as_the_naive_way(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triangles anywhere: above and below, around the axis, across the seam behind."""
-    monkeypatch.setattr(lidar, "CHUNK", chunk)
+    monkeypatch.setattr(lidar, "MAX_TESTS_AT_ONCE", chunk)
     sensor = Lidar(rings=16, columns=180, elevation=(30.0, -60.0), near=0.5, far=30.0)
     g = torch.Generator().manual_seed(0)
     centre = 6 * torch.randn(60, 1, 3, generator=g)
     faces = centre + 3 * torch.randn(60, 3, 3, generator=g)
-    best, face = lidar.cast(faces, sensor)
+    best, face = lidar.cast_rays(faces, sensor)
     expected = naive_cast(faces, sensor)
     assert torch.equal(best.isinf(), expected.isinf())
     assert torch.equal(face < 0, best.isinf())
@@ -121,23 +121,23 @@ def test_far_and_slanting_echoes_are_lost() -> None:
 
 
 def test_limits_and_voxels(street: streets.Street) -> None:
-    pose = lidar.drive(street, np.random.default_rng(0), 1)[0][0]
+    pose = lidar.random_drive(street, np.random.default_rng(0), 1)[0][0]
     sensor = Lidar()
-    points = lidar.scan(street, pose, sensor, 0.0, torch.Generator().manual_seed(0))
+    points = lidar.scan_street(street, pose, sensor, 0.0, torch.Generator().manual_seed(0))
     distance = points.norm(dim=-1)
     assert len(points) > 50_000
     assert distance.min() > sensor.near - 0.3  # the relief moves a point after it is measured
     assert distance.max() < sensor.far + 0.3
     assert points[:, 2].max() < sensor.ceiling
     thin = replace(sensor, voxel_size=0.3)
-    points = lidar.scan(street, pose, thin, 0.0, torch.Generator().manual_seed(0))
+    points = lidar.scan_street(street, pose, thin, 0.0, torch.Generator().manual_seed(0))
     assert len(torch.unique((points / 0.3).floor(), dim=0)) == len(points) > 5000
 
 
 def test_other_sensors_see_fewer_rings(street: streets.Street) -> None:
-    pose = lidar.drive(street, np.random.default_rng(0), 1)[0][0]
+    pose = lidar.random_drive(street, np.random.default_rng(0), 1)[0][0]
     sensor = Lidar(rings=16, columns=900, elevation=(15.0, -15.0), ceiling=math.inf)
-    points = lidar.scan(street, pose, sensor, 0.0, torch.Generator().manual_seed(0))
+    points = lidar.scan_street(street, pose, sensor, 0.0, torch.Generator().manual_seed(0))
     assert 3000 < len(points) <= 16 * 900
 
 
@@ -145,9 +145,9 @@ def test_static_surfaces_coincide_in_the_world(street: streets.Street) -> None:
     still = replace(street, movers=())
     world = []
     for s in (-3.0, 3.0):
-        T = street.road.frame(s, 0.0)
+        T = street.road.car_pose(s, 0.0)
         T[2, 3] += 1.73
-        points = lidar.scan(still, T, PERFECT, 0.0, torch.Generator().manual_seed(0))
+        points = lidar.scan_street(still, T, PERFECT, 0.0, torch.Generator().manual_seed(0))
         world.append(geometry.apply(torch.from_numpy(T), points).numpy())
     road = [
         w[(np.abs(w[:, 1] - street.road.centre(w[:, 0])) < 2) & (np.abs(w[:, 0]) < 9)]
@@ -163,7 +163,7 @@ def test_static_surfaces_coincide_in_the_world(street: streets.Street) -> None:
 
 def test_seeds_repeat(street: streets.Street) -> None:
     def scans(seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return lidar.street_scans(street, np.random.default_rng(seed), 2, Lidar(columns=300))
+        return lidar.drive_and_scan(street, np.random.default_rng(seed), 2, Lidar(columns=300))
 
     one, again, other = scans(1), scans(1), scans(2)
     for (p, T), (q, S) in zip(one, again, strict=True):
@@ -173,15 +173,15 @@ def test_seeds_repeat(street: streets.Street) -> None:
 
 
 def test_traffic_is_elsewhere_later() -> None:
-    car = roadside.car(np.random.default_rng(0))
+    car = street_objects.car(np.random.default_rng(0))
     triangles = torch.from_numpy(car.vertices[car.faces]).float()
     mover = streets.Mover(triangles, 10.0, -2.0, 5.0)
     wall = (box((60, 1, 10), (0, 12.5, -5)), 0.0)
-    street = streets.street([wall], FLAT, np.random.default_rng(0), [mover])
+    street = streets.assemble_street([wall], FLAT, np.random.default_rng(0), [mover])
     T = np.eye(4)
     T[2, 3] = 1.73
     now, later = (
-        lidar.scan(street, T, PERFECT, time, torch.Generator().manual_seed(0))
+        lidar.scan_street(street, T, PERFECT, time, torch.Generator().manual_seed(0))
         for time in (0.0, 2.0)
     )
     assert torch.equal(now[now[:, 1] > 5], later[later[:, 1] > 5])
@@ -190,7 +190,7 @@ def test_traffic_is_elsewhere_later() -> None:
 
 
 def test_a_drive_is_on_the_road(street: streets.Street) -> None:
-    poses, times = lidar.drive(street, np.random.default_rng(0), 40)
+    poses, times = lidar.random_drive(street, np.random.default_rng(0), 40)
     assert poses.shape == (40, 4, 4)
     assert times.shape == (40,)
     for T in poses:
@@ -207,9 +207,9 @@ def test_a_drive_is_on_the_road(street: streets.Street) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_scan_on_the_gpu_agrees(street: streets.Street) -> None:
-    pose = lidar.drive(street, np.random.default_rng(0), 1, PERFECT.height)[0][0]
+    pose = lidar.random_drive(street, np.random.default_rng(0), 1, PERFECT.height)[0][0]
     results = [
-        lidar.scan(
+        lidar.scan_street(
             street.to(device), pose, PERFECT, 0.0, torch.Generator(device).manual_seed(0)
         ).cpu()
         for device in ("cpu", "cuda")

@@ -1,11 +1,11 @@
-"""Triangle meshes and the shapes that scenes are put together from.
+"""Triangle meshes, and the shapes that every scene is put together from, are made here.
 
-Metres, z up. Everything random follows from the generator that is passed in.
+Lengths are metres and z points up. Everything random follows from the generator passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,21 +18,29 @@ Generator = np.random.Generator
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Triangles; the faces' orientation carries no meaning."""
+    """This holds triangles; the orientation of a face carries no meaning."""
 
     vertices: Float64  # (V, 3)
     faces: Int64  # (F, 3)
 
     def moved(self, shift: ArrayLike, yaw: float = 0.0, tilt: float = 0.0) -> Mesh:
-        """Tilted about x, turned about z, then shifted."""
+        """Return the mesh tilted about x, turned about z, then shifted."""
         c, s, ct, st = np.cos(yaw), np.sin(yaw), np.cos(tilt), np.sin(tilt)
         turn = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
         lean = np.array([[1, 0, 0], [0, ct, -st], [0, st, ct]])
         return Mesh(self.vertices @ (turn @ lean).T + np.asarray(shift), self.faces)
 
 
+Maker = Callable[[Generator], Mesh]
+
+
+def make_one_of(makers: Sequence[Maker], generator: Generator) -> Mesh:
+    """Draw one of the makers and return what it makes."""
+    return makers[int(generator.integers(len(makers)))](generator)
+
+
 def merge(meshes: Sequence[Mesh]) -> Mesh:
-    """All triangles of all meshes."""
+    """Put all triangles of all meshes into one."""
     starts = np.cumsum([0] + [len(m.vertices) for m in meshes[:-1]])
     return Mesh(
         np.concatenate([m.vertices for m in meshes]),
@@ -41,12 +49,12 @@ def merge(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def copies(mesh: Mesh, places: ArrayLike) -> Mesh:
-    """The same mesh at every place (P, 4): x, y, z and the turn about z."""
+    """Put the same mesh at every place (P, 4): x, y, z and the turn about z."""
     return merge([mesh.moved(place[:3], place[3]) for place in np.asarray(places)])
 
 
 def crop(mesh: Mesh, centre: ArrayLike, half: float, edge: float = 1.0) -> Mesh:
-    """The faces within `half` of `centre` in x and y; long faces are cut to about `edge` first."""
+    """Keep the faces within `half` of `centre` in x and y, those longer than `edge` cut first."""
     triangles = mesh.vertices[mesh.faces]  # (F, 3, 3)
     kept = []
     while len(triangles):
@@ -65,7 +73,7 @@ def crop(mesh: Mesh, centre: ArrayLike, half: float, edge: float = 1.0) -> Mesh:
 
 
 def surface_points(mesh: Mesh, count: int, generator: Generator) -> tuple[Float64, Float64]:
-    """`count` points (S, 3) spread evenly over the area, and their unit normals (S, 3)."""
+    """Spread `count` points (S, 3) evenly over the area; return them and unit normals (S, 3)."""
     a, b, c = mesh.vertices[mesh.faces].transpose(1, 0, 2)
     normal = np.cross(b - a, c - a)  # twice the area long
     length = np.linalg.norm(normal, axis=-1)
@@ -86,12 +94,13 @@ def surface_points(mesh: Mesh, count: int, generator: Generator) -> tuple[Float6
 
 
 def area(mesh: Mesh) -> float:
+    """Return the area of all faces in square metres."""
     a, b, c = mesh.vertices[mesh.faces].transpose(1, 0, 2)
     return float(np.linalg.norm(np.cross(b - a, c - a), axis=-1).sum() / 2)
 
 
 def floor_height(mesh: Mesh, generator: Generator) -> float:
-    """The height that most of the level area in the lower half of the mesh lies at."""
+    """Return the height at which most of the level area in the lower half lies."""
     points, normals = surface_points(mesh, 20000, generator)
     z = points[np.abs(normals[:, 2]) > 0.95, 2]
     z = z[z < np.median(points[:, 2]) + 0.1]
@@ -108,7 +117,7 @@ _TRIANGLES = np.array([((a, b, c), (a, c, d)) for a, b, c, d in _QUADS])  # (6, 
 
 
 def box(size: ArrayLike, base: ArrayLike = (0.0, 0.0, 0.0), skip: str = "") -> Mesh:
-    """An axis-aligned box whose bottom face is centred on `base`.
+    """Make an axis-aligned box whose bottom face is centred on `base`.
 
     `skip` leaves out faces that nobody sees, named by their axis: x, y, z low and X, Y, Z high.
     """
@@ -117,7 +126,7 @@ def box(size: ArrayLike, base: ArrayLike = (0.0, 0.0, 0.0), skip: str = "") -> M
 
 
 def sheet(points: Float64) -> Mesh:
-    """The surface through a grid of points (U, V, 3)."""
+    """Make the surface through a grid of points (U, V, 3)."""
     rows, columns = points.shape[:2]
     index = np.arange(rows * columns).reshape(rows, columns)
     a, b, c, d = index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]
@@ -126,14 +135,14 @@ def sheet(points: Float64) -> Mesh:
 
 
 def lathe(radii: ArrayLike, heights: ArrayLike, segments: int = 24) -> Mesh:
-    """A profile turned about z: cylinders, cones, bottles, lamps."""
+    """Turn a profile about z, which makes cylinders, cones, bottles and lamps."""
     angle = np.linspace(0, 2 * np.pi, segments + 1)[None]
     r, z = np.asarray(radii)[:, None], np.asarray(heights)[:, None]
     return sheet(np.stack([r * np.cos(angle), r * np.sin(angle), z + 0 * angle], axis=-1))
 
 
 def tube(path: ArrayLike, radius: float, segments: int = 8) -> Mesh:
-    """A round rod along the points (N, 3): pipes, cables, handles, legs."""
+    """Make a round rod along the points (N, 3), for pipes, cables, handles and legs."""
     points = np.asarray(path, dtype=np.float64)
     forward = np.gradient(points, axis=0)
     level = np.eye(3)[np.abs(forward).max(0).argmin()]  # the axis that the path follows least
@@ -147,13 +156,14 @@ def tube(path: ArrayLike, radius: float, segments: int = 8) -> Mesh:
 
 
 def torus(radius: float, thickness: float) -> Mesh:
+    """Make a ring of `radius` that lies on z = 0."""
     u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 25), np.linspace(0, 2 * np.pi, 13), indexing="ij")
     r = radius + thickness * np.cos(v)
     return sheet(np.stack([r * np.cos(u), r * np.sin(u), thickness * (1 + np.sin(v))], axis=-1))
 
 
 def blob(size: ArrayLike, generator: Generator, rough: float = 0.25) -> Mesh:
-    """An ellipsoid of the given extent with smooth dents and bulges, resting on z = 0."""
+    """Make an ellipsoid with smooth dents and bulges that rests on z = 0."""
     u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 25), np.linspace(0, np.pi, 13), indexing="ij")
     unit = np.stack([np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)], axis=-1)
     waves = generator.normal(size=(6, 3)) * generator.uniform(1.5, 4.5, (6, 1))
@@ -161,3 +171,16 @@ def blob(size: ArrayLike, generator: Generator, rough: float = 0.25) -> Mesh:
     swell = 1 + rough * np.sin(unit @ waves.T + phase).mean(-1, keepdims=True) * 1.5
     points = unit * swell * np.asarray(size) / 2
     return sheet(points - [0, 0, points[..., 2].min()])
+
+
+def arc(width: float, height: float, points: int = 9) -> Float64:
+    """Return half an ellipse (points, 3) that stands on the x axis, for handles and straps."""
+    angle = np.linspace(0, np.pi, points)
+    return np.stack([np.cos(angle) * width / 2, 0 * angle, np.sin(angle) * height], axis=-1)
+
+
+def smooth_noise(x: Float64, y: Float64, generator: Generator, length: float) -> Float64:
+    """Draw a smooth field over x and y of unit variance, its waves some `length` metres long."""
+    turn, rate = generator.uniform((0, 0.5), (2 * np.pi, 1.5), (8, 2)).T
+    phase = 2 * np.pi / length * rate * (x[..., None] * np.cos(turn) + y[..., None] * np.sin(turn))
+    return 0.5 * np.sin(phase + generator.uniform(0, 2 * np.pi, 8)).sum(-1)
