@@ -24,7 +24,8 @@ tables: $(VENV)/.installed-dev
 
 # Tests against Open3D, in an environment of their own: the core is tested without it.
 test-baselines: .venv-baselines/.installed
-	.venv-baselines/bin/python -m pytest -m baselines
+	.venv-baselines/bin/python -c "import open3d"
+	OMP_NUM_THREADS=1 .venv-baselines/bin/python -m pytest -m baselines
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

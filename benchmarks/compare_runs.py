@@ -1,8 +1,8 @@
 """Whether two runs of `vbreg benchmark` on the same pairs gave the same poses.
 
-    vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg -o out/kernels
-    VBREG_KERNELS=0 vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg -o out/plain
-    python benchmarks/compare_runs.py out/kernels out/plain
+    vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg -o out/quick
+    VBREG_BACKEND=plain vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg -o out/plain
+    python benchmarks/compare_runs.py out/quick out/plain
 
 One line for each method of both: pairs, poses that are the same within 0.1 degree and 1 mm, how
 many each run got right, and where the poses differ, on how many pairs both are right, one or none.

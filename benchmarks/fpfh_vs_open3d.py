@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import open3d as o3d
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -43,6 +42,8 @@ def ours(points: Tensor, scale: Scale) -> Tensor:
 
 
 def open3d_fpfh(points: Tensor, scale: Scale) -> Tensor:
+    import open3d as o3d
+
     search = o3d.geometry.KDTreeSearchParamHybrid
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points.double().cpu().numpy()))
     cloud.estimate_normals(search(scale.normal_radius, 30))

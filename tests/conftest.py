@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +19,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from vbreg import backends
+from vbreg.backends.cpu import CPUBackend
+from vbreg.backends.plain import Backend
 from vbreg.geometry import random_rotation
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 
 GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")  # that kernels run on
 if not GPU:  # read where a kernel is defined: Triton then interprets it line by line
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -67,16 +73,63 @@ def problem() -> Problem:
     return make_problem()
 
 
-@pytest.fixture(scope="session")
-def small_network() -> VariationalNonLocalNetwork:
+SMALL = NetworkConfig(iterations=3, width=32, latent_width=16, hidden_width=24, label_width=8)
+
+
+def fresh(config: NetworkConfig) -> VariationalNonLocalNetwork:
+    """An untrained network, the same in every call."""
     torch.manual_seed(0)
-    config = NetworkConfig(iterations=3, width=32, latent_width=16, hidden_width=24, label_width=8)
     return VariationalNonLocalNetwork(config).eval()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
+def small_network() -> VariationalNonLocalNetwork:
+    """A network of the test's own: what one test does to it, no other sees."""
+    return fresh(SMALL)
+
+
+@pytest.fixture
 def feat_network() -> VariationalNonLocalNetwork:
     """Like `small_network`, and it sees FPFH."""
-    torch.manual_seed(0)
-    config = NetworkConfig("feat", 33, 3, width=32, latent_width=16, hidden_width=24, label_width=8)
-    return VariationalNonLocalNetwork(config).eval()
+    return fresh(dataclasses.replace(SMALL, input="feat", descriptor_width=33))
+
+
+class Form(NamedTuple):
+    """A backend as the laws are tested with it."""
+
+    backend: Backend
+    device: torch.device
+    dtype: torch.dtype  # that all its forms take, the quick ones included
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device; numbers in the precision."""
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    def close(self, exact: float, rounded: float) -> dict[str, float]:
+        """Tolerances: as strict as double precision allows, or as single precision does."""
+        return dict.fromkeys(("atol", "rtol"), exact if self.dtype == torch.float64 else rounded)
+
+
+def form_of(name: str) -> Form:
+    if name == "cpu":
+        return Form(CPUBackend(), torch.device("cpu"), torch.float64)
+    if name == "triton":
+        pytest.importorskip("triton", reason="needs Triton, which is for Linux")
+        from vbreg.backends.triton import TritonBackend
+
+        return Form(TritonBackend(rounding=False), DEVICE, torch.float32)
+    return Form(Backend(), torch.device("cpu"), torch.float64)
+
+
+@pytest.fixture(scope="session", params=["plain", "cpu", "triton"])
+def form(request: pytest.FixtureRequest) -> Form:
+    """Every law of the science is tested once with each of these."""
+    return form_of(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _backends_as_new() -> Iterator[None]:
+    """A backend that failed in one test is tried again in the next."""
+    backends._failed.clear()
+    yield
+    backends._failed.clear()

@@ -94,7 +94,7 @@ def test_downsample_refuses_voxels_without_number():
     points = torch.tensor([[0.0, 0, 0], [1e9, 0, 0]])
     with pytest.raises(VBRegError, match=r"voxel_size is 0\.001"):
         voxel_downsample(points, 0.001)
-    with pytest.raises(VBRegError, match="voxel_size is -1"):
+    with pytest.raises(VBRegError, match=r"voxel_size -1\.0: expected a positive number"):
         voxel_downsample(points, -1.0)
 
 

@@ -1,13 +1,18 @@
+"""The laws of compatibility and attention, with every backend that computes them."""
+
 import pytest
 import torch
 
+from tests.conftest import Form
 from vbreg import compatibility
 from vbreg.compatibility import (
     attention_rows,
     feature_compatibility,
+    row_chunks,
     spatial_attention,
     spatial_compatibility,
 )
+from vbreg.geometry import random_rotation
 
 
 def random_set(B: int = 2, N: int = 40, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -17,21 +22,40 @@ def random_set(B: int = 2, N: int = 40, dtype: torch.dtype = torch.float64) -> l
     return points + [torch.randn(B, N, 16, **shape) for _ in range(3)]
 
 
-def test_beta_is_equation_2() -> None:
-    x, y, *_ = random_set()
-    beta = spatial_compatibility(x, y, x, y)
+@torch.no_grad()
+def test_beta_is_equation_2(form: Form) -> None:
+    x, y = map(form.put, random_set()[:2])
+    beta = form.backend.compatibility(x, y, x, y)
     for i, j in [(0, 1), (3, 17), (5, 5)]:
         d = (x[0, i] - x[0, j]).norm() - (y[0, i] - y[0, j]).norm()
-        assert float(beta[0, i, j]) == pytest.approx(max(0.0, 1.0 - float(d) ** 2), abs=1e-9)
+        expected = max(0.0, 1.0 - float(d) ** 2)
+        assert float(beta[0, i, j]) == pytest.approx(expected, **_approx(form, 1e-9, 1e-5))
 
 
-def test_beta_does_not_change_under_motion_of_either_side() -> None:
-    from vbreg.geometry import random_rotation
+def _approx(form: Form, exact: float, rounded: float) -> dict[str, float]:
+    return {"abs": form.close(exact, rounded)["atol"]}
 
-    x, y, *_ = random_set()
-    R = random_rotation(2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    moved = spatial_compatibility(x @ R.mT + 5, y, x @ R.mT + 5, y)
-    torch.testing.assert_close(moved, spatial_compatibility(x, y, x, y))
+
+@torch.no_grad()
+def test_beta_does_not_change_under_motion_of_either_side(form: Form) -> None:
+    x, y = map(form.put, random_set()[:2])
+    R = form.put(
+        random_rotation(2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    )
+    moved = form.backend.compatibility(x @ R.mT + 5, y, x @ R.mT + 5, y)
+    expected = form.backend.compatibility(x, y, x, y)
+    torch.testing.assert_close(moved, expected, **form.close(1e-7, 1e-4))
+
+
+@torch.no_grad()
+def test_wide_scenes_keep_their_compatibility(form: Form) -> None:
+    """Neighbours ten thousand thresholds from one origin and beside the other: a matrix product
+    would lose them in the first frame and not in the second."""
+    x = 1e4 + torch.rand(1, 50, 3, generator=torch.Generator().manual_seed(0)).to(form.device)
+    y = x - 1e4  # exact, so both frames hold the same shape
+    assert float(form.backend.compatibility(x, y, x, y).min()) > 0.999
+    by_product = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") - torch.cdist(y, y)
+    assert float(by_product.abs().max()) > 0.5
 
 
 def test_feature_compatibility_is_clipped() -> None:
@@ -43,113 +67,74 @@ def test_feature_compatibility_is_clipped() -> None:
     assert (feature_compatibility(f, f, sigma=0.5) <= S).all()
 
 
-@pytest.mark.parametrize("form", ["chunked", "sparse"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_every_form_of_the_attention_is_the_dense_one(
-    form: compatibility.AttentionForm, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compatibility, "MAP_BYTES", 4 * 40 * 7 * 4)  # several chunks, uneven
-    x, y, q, k, v = random_set()
-    mask = torch.arange(40).expand(2, 40) < torch.tensor([[31], [40]]) if masked else None
-    dense = spatial_attention(x, y, mask, "dense")(3 * q, k, v)
-    other = spatial_attention(x, y, mask, form)(3 * q, k, v)
-    real = torch.ones(2, 40, dtype=torch.bool) if mask is None else mask
-    torch.testing.assert_close(other[real], dense[real])
-
-
-def test_sparse_form_skips_most_pairs() -> None:
-    x, y, *_ = random_set(B=1, N=200)
-    beta = compatibility._compatibility_csr(10 * x[0], 10 * y[0])
-    assert beta is not None
-    assert beta.values().numel() < 0.3 * 200 * 200
-    dense = spatial_compatibility(10 * x, 10 * y, 10 * x, 10 * y)[0]
-    torch.testing.assert_close(beta.to_dense(), dense)
-
-
 def test_beta_multiplies_the_logit_and_does_not_mask() -> None:
     q = k = torch.ones(1, 2, 4)
     rows = attention_rows(q, k, beta=torch.zeros(1, 2, 2), mask=None)
     torch.testing.assert_close(rows, torch.full((1, 2, 2), 0.5))
 
 
-def test_attention_gradient() -> None:
+def test_chunks_cover_all_rows_once_within_the_bound() -> None:
+    chunks = list(row_chunks(1000, 2**16, batch=2, maps=3))
+    assert [row for chunk in chunks for row in range(chunk.start, chunk.stop)] == list(range(1000))
+    most = max(chunk.stop - chunk.start for chunk in chunks)
+    assert 4 * 2 * 3 * most * 2**16 <= compatibility.MAX_MAP_BYTES
+    assert len(chunks) > 1
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@torch.no_grad()
+def test_attention_of_some_rows_at_a_time_is_that_of_all(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, q, k, v = random_set()
+    mask = torch.arange(40).expand(2, 40) < torch.tensor([[31], [40]]) if masked else None
+    whole = spatial_attention(x, y, mask)(3 * q, k, v)
+    monkeypatch.setattr(compatibility, "MAX_MAP_BYTES", 4 * 40 * 7 * 6)  # seven rows, uneven
+    torch.testing.assert_close(spatial_attention(x, y, mask)(3 * q, k, v), whole)
+
+
+@torch.no_grad()
+def test_attention_does_not_see_motion_order_or_padding(form: Form) -> None:
+    x, y, q, k, v = map(form.put, random_set(N=50))
+    close = form.close(1e-7, 1e-4)
+    attend = form.backend.attention(x, y, None)
+    expected = attend(3 * q, k, v)
+    R = form.put(
+        random_rotation(2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    )
+    moved = form.backend.attention(x @ R.mT + 3, y @ R.mT - 2, None)(3 * q, k, v)
+    torch.testing.assert_close(moved, expected, **close)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(2)).to(form.device)
+    x_, y_, q_, k_, v_ = (part[:, order] for part in (x, y, q, k, v))
+    shuffled = form.backend.attention(x_, y_, None)(3 * q_, k_, v_)
+    torch.testing.assert_close(shuffled, expected[:, order], **close)
+    x_, y_, q_, k_, v_ = (
+        torch.nn.functional.pad(part, (0, 0, 0, 9), value=2.0) for part in (x, y, q, k, v)
+    )
+    mask = (torch.arange(59) < 50).expand(2, 59).to(form.device)
+    padded = form.backend.attention(x_, y_, mask)(3 * q_, k_, v_)
+    torch.testing.assert_close(padded[:, :50], expected, **close)
+
+
+def test_the_gradient_of_the_attention_is_right() -> None:
     x, y, q, k, v = random_set(B=1, N=6)
     leaves = [t.requires_grad_() for t in (q, k, v)]
     assert torch.autograd.gradcheck(spatial_attention(x, y), leaves)
 
 
-def test_unknown_form_lists_the_choices() -> None:
-    with pytest.raises(ValueError, match="dense, fused, kernel, chunked or sparse"):
-        spatial_attention(*random_set()[:2], None, "fast")  # type: ignore[arg-type]
+def test_every_backend_carries_gradients_where_they_are_asked_for(form: Form) -> None:
+    x, y, q, k, v = map(form.put, random_set())
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    found = form.backend.attention(x, y, None)(q, k, v)
+    expected = spatial_attention(x, y)(q, k, v)
+    gradients = [torch.autograd.grad(out.square().sum(), leaves) for out in (found, expected)]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, **form.close(1e-9, 1e-3))
 
 
-def test_too_many_compatible_pairs_fall_back_to_chunks() -> None:
-    """Where nearly all agree, the sparse form would hold N^2 entries."""
-    x, _, q, k, v = random_set()
-    with torch.no_grad():
-        assert compatibility._sparse(x, x, None, most=100) is None
-        out = spatial_attention(x, x)(q, k, v)
-    torch.testing.assert_close(out, spatial_attention(x, x, None, "dense")(q, k, v))
-
-
-def test_wide_scenes_keep_their_compatibility() -> None:
-    """Neighbours ten thousand thresholds from one origin and beside the other: a matrix product
-    would lose them in the first frame and not in the second."""
-    x = 1e4 + torch.rand(1, 50, 3, generator=torch.Generator().manual_seed(0))
-    y = x - 1e4  # exact, so both frames hold the same shape
-    assert float(spatial_compatibility(x, y, x, y).min()) > 0.999
-    by_product = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") - torch.cdist(y, y)
-    assert float(by_product.abs().max()) > 0.5
-
-
-@pytest.mark.parametrize("shape", [(), (2,), (2, 2)])
-def test_maps_made_in_the_cache_are_the_same(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    source, target = (3 * torch.randn(*shape, 70, 3, generator=generator) for _ in range(2))
-    rows = slice(3, 40)
-    ends = source[..., rows, :], target[..., rows, :], source, target
-    whole = compatibility.spatial_compatibility(*ends)
-    apart = compatibility.distances(source[..., rows, :], source)
-    monkeypatch.setattr(compatibility, "CACHED", 300)  # four rows at a time, and a rest
-    torch.testing.assert_close(compatibility.spatial_compatibility(*ends), whole)
-    torch.testing.assert_close(compatibility.distances(source[..., rows, :], source), apart)
-    assert 0.05 < float((whole > 0).float().mean()) < 0.95
-
-
-@pytest.mark.parametrize("shape", [(), (2,)])
-def test_a_mirrored_map_is_the_whole_one(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    source, target = (3 * torch.randn(*shape, 70, 3, generator=generator) for _ in range(2))
-    whole = compatibility.spatial_compatibility(source, target, source, target)
-    monkeypatch.setattr(compatibility, "CACHED", 300)
-    monkeypatch.setattr(compatibility, "MIRRORED_ROWS", 16)  # four strips, and a rest
-    torch.testing.assert_close(compatibility.own_compatibility(source, target), whole)
-
-
-@torch.no_grad()
-def test_many_high_logits_add_up() -> None:
-    x = 1e-3 * torch.rand(1, 4000, 3, generator=torch.Generator().manual_seed(0))
-    q = torch.full((1, 4000, 4), (79.4 / 2) ** 0.5)
-    v = torch.full((1, 4000, 4), 100.0)
-    found = compatibility._on_cpu(x, x, None, keep=False)(q, q, v)
-    torch.testing.assert_close(found, v)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("factor", [3, 300])  # the second beyond what exp can take
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_cpu_computes_the_dense_attention(
-    keep: bool, factor: int, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compatibility, "KEPT_ROWS", 16)
-    x, y, q, k, v = random_set()
-    mask = torch.arange(40).expand(2, 40) < torch.tensor([[31], [40]]) if masked else None
-    dense = spatial_attention(x, y, mask, "dense")(factor * q, k, v)
-    with torch.no_grad():
-        found = compatibility._on_cpu(x, y, mask, keep=keep)(factor * q, k, v)
-    real = torch.ones(2, 40, dtype=torch.bool) if mask is None else mask
-    torch.testing.assert_close(found[real], dense[real], atol=1e-5, rtol=1e-4)
+def test_beta_of_tensors_with_gradients_is_the_same(form: Form) -> None:
+    x, y = (form.put(part).requires_grad_() for part in random_set()[:2])
+    found = form.backend.compatibility(x[:, :7], y[:, :7], x, y)
+    assert found.requires_grad
+    expected = spatial_compatibility(x[:, :7], y[:, :7], x, y)
+    torch.testing.assert_close(found, expected)

@@ -28,10 +28,10 @@ def test_the_truth_is_a_rigid_motion_that_aligns_the_pair() -> None:
 
 
 def test_the_scans_are_small_enough_to_ship() -> None:
-    assert sum(path.stat().st_size for path in demo.FOLDER.iterdir()) < 500_000
+    assert sum(path.stat().st_size for path in demo.DEMO_FOLDER.iterdir()) < 500_000
 
 
 def test_a_missing_folder_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "FOLDER", tmp_path)
+    monkeypatch.setattr(demo, "DEMO_FOLDER", tmp_path)
     with pytest.raises(FileFormatError, match="reinstall"):
         demo.load()

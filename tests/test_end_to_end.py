@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.transform import Rotation
 
 import vbreg
 from vbreg import io
+from vbreg.cli import main
 from vbreg.datasets import Pair
 from vbreg.datasets.kitti import kitti
 from vbreg.datasets.threedmatch import threedmatch
@@ -43,7 +45,7 @@ def test_arrays(indoor_pair: Pair) -> None:
     error = error_of(result.T_target_source, indoor_pair.T_target_source)
     assert error.success(*INDOOR), error
     assert result.determined
-    assert set(result.timings) >= {"read", "descriptors", "match", "network", "vote", "refine"}
+    assert set(result.timings) >= {"prepare", "descriptors", "match", "network", "vote", "refine"}
     assert result.correspondences.source_index is not None
     assert len(result.confidence) == len(result.inliers) == len(result.correspondences)
     # The network tells inliers from outliers before any pose is known.
@@ -90,9 +92,10 @@ def test_command_line(indoor_pair: Pair, tmp_path: Path) -> None:
     np.testing.assert_allclose(io.read(tmp_path / "aligned.pcd").points, moved, atol=1e-5)
 
 
-def test_the_embedded_pair() -> None:
+@pytest.mark.parametrize("weights", [None, "fast", "universal"])
+def test_the_embedded_pair(weights: str | None) -> None:
     source, target, truth = load_demo()
-    result = vbreg.register(source, target, voxel_size=0.05)
+    result = vbreg.register(source, target, voxel_size=0.05, weights=weights)
     error = error_of(result.T_target_source, truth)
     assert error.success(5.0, 0.10), error
 
@@ -108,17 +111,20 @@ def test_non_finite_points_are_counted_in_the_result() -> None:
 
 def test_stages_by_hand_are_the_recipe() -> None:
     """What the README shows for users with their own descriptors or matches."""
-    from vbreg.correspondences import match
-
     from vbreg.clouds import normals, voxel_downsample
     from vbreg.descriptors import fpfh
+    from vbreg.matching import match
 
     source, target, truth = load_demo()
-    points = [voxel_downsample(torch.from_numpy(c.points).float(), 0.05) for c in (source, target)]
-    features = [fpfh(p, normals(p, 0.10), 0.25) for p in points]
+    scale = vbreg.Scale.of_preset("indoor")
+    points = [
+        voxel_downsample(torch.from_numpy(c.points).float(), scale.voxel_size)
+        for c in (source, target)
+    ]
+    features = [fpfh(p, normals(p, scale.normal_radius), scale.feature_radius) for p in points]
     i, j = match(*features)
-    result = vbreg.VBReg.from_pretrained("indoor", device="cpu").estimate(
-        points[0][i], points[1][j], inlier_threshold=0.10
+    result = vbreg.VBReg.from_pretrained("fast", device="cpu").estimate(
+        points[0][i], points[1][j], inlier_threshold=scale.inlier_threshold
     )
     assert error_of(result.T_target_source, truth).success(5.0, 0.10)
 
@@ -138,6 +144,75 @@ def test_a_cloud_far_too_large_for_its_voxels_is_refused_at_once() -> None:
         vbreg.register(cloud, cloud, voxel_size=0.05)
 
 
+# --- what is measured is what ships
+
+LONE = np.array([[30.0, 0, 0], [0, 40.0, 0], [0, 0, 50.0], [60.0, 60.0, 0], [0, 70.0, 70.0]])
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of posed scans in map coordinates (millions of metres), with lone points."""
+    folder = tmp_path_factory.mktemp("scans")
+    source, target, T = load_demo()
+    rng = np.random.default_rng(0)
+    middle = target.points.mean(axis=0)
+    near = np.linalg.norm(target.points - middle, axis=1) < 1.2
+    around = source.points @ T[:3, :3].T + T[:3, 3]
+    close = np.linalg.norm(around - middle, axis=1) < 1.2
+    world = (target.points[near][::3], target.points[near][1::3], around[close][::2])
+    poses = []
+    for k, points in enumerate(world):
+        pose = np.eye(4)
+        pose[:3, :3] = Rotation.random(random_state=k).as_matrix()
+        pose[:3, 3] = [512_345.678, 5_412_345.678, 432.1] + rng.uniform(-1, 1, 3) * 1e6
+        cloud = np.concatenate([points, middle + LONE])
+        np.save(folder / f"scan_{k}.npy", (cloud - pose[:3, 3]) @ pose[:3, :3])
+        poses.append(pose)
+    np.savetxt(folder / "poses.txt", np.reshape(poses, (-1, 16)))
+    return folder
+
+
+def test_a_benchmark_finds_the_poses_that_register_finds(scans: Path, tmp_path: Path) -> None:
+    """Pair by pair and number by number: both come through the same front end."""
+    size = 0.08
+    command = ["benchmark", str(scans), "--methods", "vbreg:fast", "--device", "cpu", "-q"]
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--voxel-size", str(size), "-o", str(tmp_path / "out")])
+    assert not stop.value.code
+    lines = (tmp_path / "out" / "predictions" / "vbreg_fast.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "pair" in row]
+    assert len(rows) == 3
+    for row in rows:
+        i, j = row["pair"].rpartition("/")[2].split("-")
+        paths = scans / f"scan_{i}.npy", scans / f"scan_{j}.npy"
+        result = vbreg.register(*paths, voxel_size=size, weights="fast", device="cpu")
+        assert "error" not in row
+        benchmarked = np.reshape(row["T_target_source"], (4, 4))
+        np.testing.assert_allclose(benchmarked, result.T_target_source, rtol=0, atol=1e-9)
+        assert row["score"] == pytest.approx(result.score, abs=1e-9)
+        assert row["backend"] == result.backend
+        # Millions of metres away, and yet no lone point is matched.
+        matches = result.correspondences
+        for end in (matches.source, matches.target):
+            assert np.abs(end).max() > 1e5
+            assert np.ptp(end, axis=0).max() < 10
+        assert np.abs(np.load(paths[0])).max() > 1e5
+
+
+def test_the_poses_are_right(scans: Path) -> None:
+    """Two samples of one scan, so that the answer is not that of a lucky pair."""
+    poses = np.loadtxt(scans / "poses.txt").reshape(-1, 4, 4)
+    paths = [scans / f"scan_{k}.npy" for k in (0, 1)]
+    result = vbreg.register(*paths, voxel_size=0.08, weights="fast", device="cpu")
+    moved = result.apply_to(np.load(paths[0]))
+    world = [
+        np.load(paths[0]) @ poses[0, :3, :3].T + poses[0, :3, 3],
+        moved @ poses[1, :3, :3].T + poses[1, :3, 3],
+    ]
+    assert np.abs(world[1] - world[0])[: -len(LONE)].max() < 0.15
+    assert result.determined
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -150,6 +225,8 @@ def test_a_cloud_far_too_large_for_its_voxels_is_refused_at_once() -> None:
         ({"voxel_size": "fine"}, "voxel_size 'fine'"),
         ({"voxel_size": 100.0}, "a smaller voxel size"),
         ({"voxel_size": 1e-4}, "a larger one"),
+        ({"descriptor": "shot"}, "descriptor 'shot': expected 'fpfh'"),
+        ({"weights": "indoor"}, "no weights at indoor: give one of universal, fast"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vbreg import geometry
-from vbreg.geometry import apply, compose, from_rotation_translation, inverse, procrustes
+from vbreg.geometry import apply, from_rotation_translation, inverse, procrustes
 
 
 def random_pose(*batch: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -31,14 +31,14 @@ def naive_procrustes(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 def test_inverse_and_compose_cancel() -> None:
     T = random_pose(5)
     identity = torch.eye(4, dtype=T.dtype).expand(5, 4, 4)
-    torch.testing.assert_close(compose(T, inverse(T)), identity)
+    torch.testing.assert_close(T @ inverse(T), identity)
 
 
 def test_apply_composes() -> None:
     T_a_b, T_b_c = random_pose(4, seed=1), random_pose(4, seed=2)
     points = torch.randn(4, 7, 3, dtype=torch.float64)
     expected = apply(T_a_b, apply(T_b_c, points))
-    torch.testing.assert_close(apply(compose(T_a_b, T_b_c), points), expected)
+    torch.testing.assert_close(apply(T_a_b @ T_b_c, points), expected)
 
 
 def test_random_rotations_are_proper_and_uniform_in_angle() -> None:

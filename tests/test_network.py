@@ -1,10 +1,18 @@
+"""The laws of the network, with every backend that computes its steps."""
+
 import dataclasses
 
 import pytest
 import torch
 
-from tests.conftest import make_problem
-from vbreg.network import ContextNorm, NetworkConfig, VariationalNonLocalNetwork
+from tests.conftest import Form, make_problem
+from vbreg import compatibility
+from vbreg.network import (
+    ContextNorm,
+    NetworkConfig,
+    NetworkOutput,
+    VariationalNonLocalNetwork,
+)
 
 Network = VariationalNonLocalNetwork
 
@@ -22,9 +30,18 @@ def test_the_papers_size() -> None:
     assert posterior == pytest.approx(0.44e6, rel=0.02)
 
 
+def said(form: Form, network: Network, *ends: torch.Tensor, **rest: torch.Tensor) -> NetworkOutput:
+    """What the network says, computed by a backend in its precision, as when poses are found."""
+    network = network.to(form.device, form.dtype)
+    given = {name: form.put(part) for name, part in rest.items()}
+    with torch.no_grad():
+        found: NetworkOutput = network(*map(form.put, ends), **given, steps=form.backend)
+    return found
+
+
 @pytest.mark.parametrize("n", [1, 3, 39, 200])
-def test_any_number_of_correspondences(small_network: Network, n: int) -> None:
-    output = small_network(*inputs(n))
+def test_any_number_of_correspondences(form: Form, small_network: Network, n: int) -> None:
+    output = said(form, small_network, *inputs(n))
     assert output.logits.shape == (1, n)
     assert [f.shape for f in output.features] == [(1, n, 32)] * 3
     assert torch.isfinite(output.logits).all()
@@ -59,31 +76,47 @@ def test_randomness_comes_from_the_generator_alone(small_network: Network) -> No
     assert not torch.equal(draw(3), draw(4))
 
 
-def test_order_of_correspondences_does_not_matter(small_network: Network) -> None:
-    network = small_network.double()
+def test_order_of_correspondences_does_not_matter(form: Form, small_network: Network) -> None:
     x, y = inputs(dtype=torch.float64)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
-    shuffled = network(x[:, order], y[:, order]).logits
-    torch.testing.assert_close(shuffled, network(x, y).logits[:, order])
-    network.float()
+    shuffled = said(form, small_network, x[:, order], y[:, order]).logits
+    expected = said(form, small_network, x, y).logits[:, order.to(form.device)]
+    torch.testing.assert_close(shuffled, expected, **form.close(1e-7, 2e-3))
 
 
-@pytest.mark.parametrize("form", ["dense", "chunked", "sparse"])
-def test_a_padded_batch_equals_its_singles(small_network: Network, form: str) -> None:
-    network = small_network.double()
+def test_a_padded_batch_equals_its_singles(form: Form, small_network: Network) -> None:
     sizes = (50, 20)
     singles = [inputs(n, seed=n, dtype=torch.float64) for n in sizes]
-    mask = torch.arange(50) < torch.tensor(sizes).unsqueeze(-1)
-    batch = torch.full((2, 2, 50, 3), 7.0, dtype=torch.float64)  # padding is not zero
+    together = said(form, small_network, *padded(singles), mask=padding_of(sizes))
+    close = form.close(1e-7, 2e-3)
     for b, (x, y) in enumerate(singles):
-        batch[0, b, : sizes[b]], batch[1, b, : sizes[b]] = x, y
-    together = network(batch[0], batch[1], mask=mask, attention=form)
-    for b, (x, y) in enumerate(singles):
-        alone = network(x, y)
-        torch.testing.assert_close(together.logits[b, : sizes[b]], alone.logits[0])
+        alone = said(form, small_network, x, y)
+        torch.testing.assert_close(together.logits[b, : sizes[b]], alone.logits[0], **close)
         for mine, theirs in zip(together.features, alone.features, strict=True):
-            torch.testing.assert_close(mine[b, : sizes[b]], theirs[0])
-    network.float()
+            torch.testing.assert_close(mine[b, : sizes[b]], theirs[0], **close)
+
+
+def padded(singles: list[list[torch.Tensor]]) -> torch.Tensor:
+    """Source and target (2, B, 50, 3), filled up with something that is not zero."""
+    batch = torch.full((2, len(singles), 50, 3), 7.0, dtype=torch.float64)
+    for b, (x, y) in enumerate(singles):
+        batch[0, b, : x.shape[1]], batch[1, b, : y.shape[1]] = x, y
+    return batch
+
+
+def padding_of(sizes: tuple[int, ...]) -> torch.Tensor:
+    return torch.arange(50) < torch.tensor(sizes).unsqueeze(-1)
+
+
+@torch.no_grad()
+def test_a_batch_in_pieces_is_the_whole_batch(
+    small_network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, mask = small_network.double(), padding_of((50, 20))
+    source, target = padded([inputs(n, seed=n, dtype=torch.float64) for n in (50, 20)])
+    whole = network(source, target, mask=mask).logits[mask]
+    monkeypatch.setattr(compatibility, "MAX_MAP_BYTES", 4 * 2 * 50 * 3 * 7)  # seven rows at a time
+    torch.testing.assert_close(network(source, target, mask=mask).logits[mask], whole)
 
 
 def descriptors(n: int, seed: int = 0) -> torch.Tensor:
@@ -92,22 +125,22 @@ def descriptors(n: int, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.normalize(rows, dim=-1).flatten(2)
 
 
-def test_laws_hold_with_descriptors(feat_network: Network) -> None:
+def test_laws_hold_with_descriptors(form: Form, feat_network: Network) -> None:
     """Order does not matter, padding is not seen, and descriptors are."""
-    network = feat_network.double()
+    network, close = feat_network, form.close(1e-7, 2e-3)
     x, y = inputs(dtype=torch.float64)
     d = descriptors(50)
-    alone = network(x, y, descriptors=d).logits
+    alone = said(form, network, x, y, descriptors=d).logits
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
-    shuffled = network(x[:, order], y[:, order], descriptors=d[:, order]).logits
-    torch.testing.assert_close(shuffled, alone[:, order])
-    padded = (torch.nn.functional.pad(t, (0, 0, 0, 9), value=7.0) for t in (x, y, d))
-    source, target, described = padded
+    shuffled = said(form, network, x[:, order], y[:, order], descriptors=d[:, order]).logits
+    torch.testing.assert_close(shuffled, alone[:, order.to(form.device)], **close)
+    longer = (torch.nn.functional.pad(t, (0, 0, 0, 9), value=7.0) for t in (x, y, d))
+    source, target, described = longer
     mask = torch.arange(59).unsqueeze(0) < 50
-    together = network(source, target, descriptors=described, mask=mask).logits
-    torch.testing.assert_close(together[:, :50], alone)
-    assert not torch.allclose(network(x, y, descriptors=descriptors(50, 1)).logits, alone, rtol=0.1)
-    network.float()
+    together = said(form, network, source, target, descriptors=described, mask=mask).logits
+    torch.testing.assert_close(together[:, :50], alone, **close)
+    other = said(form, network, x, y, descriptors=descriptors(50, 1)).logits
+    assert not torch.allclose(other, alone, rtol=0.1)
 
 
 def test_every_iteration_is_classified_if_asked(small_network: Network) -> None:
@@ -120,11 +153,47 @@ def test_every_iteration_is_classified_if_asked(small_network: Network) -> None:
     assert small_network(x, y).logits_of_each == ()
 
 
-def test_translation_of_either_cloud_changes_nothing(small_network: Network) -> None:
-    network = small_network.double()
+def test_translation_of_either_cloud_changes_nothing(form: Form, small_network: Network) -> None:
     x, y = inputs(dtype=torch.float64)
-    torch.testing.assert_close(network(x + 9, y - 4).logits, network(x, y).logits)
-    network.float()
+    moved = said(form, small_network, x + 9, y - 4).logits
+    expected = said(form, small_network, x, y).logits
+    torch.testing.assert_close(moved, expected, **form.close(1e-7, 2e-3))
+
+
+def test_labels_and_samples_are_the_same_with_every_backend(
+    form: Form, small_network: Network
+) -> None:
+    """They are for training, where no backend takes another way."""
+    network = small_network.to(form.device)
+    x, y = (end.to(form.device) for end in inputs())
+    labels = (torch.arange(50)[None] < 20).to(form.device)
+    found, expected = (
+        network(
+            x,
+            y,
+            labels=labels,
+            generator=torch.Generator(form.device).manual_seed(1),
+            steps=steps,
+        )
+        for steps in (form.backend, None)
+    )
+    torch.testing.assert_close(found.logits, expected.logits, atol=2e-3, rtol=2e-3)
+    for mine, theirs in zip(found.steps, expected.steps, strict=True):
+        for name in theirs:
+            torch.testing.assert_close(
+                mine[name].state.z, theirs[name].state.z, atol=2e-3, rtol=2e-3
+            )
+
+
+def test_a_network_without_latent_branches_obeys_the_same_laws(form: Form) -> None:
+    torch.manual_seed(0)
+    network = Network(NetworkConfig(iterations=2, width=16, variational=False)).eval()
+    x, y = inputs(dtype=torch.float64)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    alone = said(form, network, x, y).logits
+    shuffled = said(form, network, x[:, order], y[:, order]).logits
+    torch.testing.assert_close(shuffled, alone[:, order.to(form.device)], **form.close(1e-7, 2e-3))
+    assert not network.latent_branches()
 
 
 def test_the_history_is_torchs_gru(small_network: Network) -> None:

@@ -1,7 +1,10 @@
+"""Laws of the package as a whole: what it loads, who imports whom, who knows what."""
+
 import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,82 +52,64 @@ def test_dependencies_are_few_and_extras_are_named() -> None:
     assert {"io", "baselines", "train", "dev"} <= set(project["optional-dependencies"])
 
 
-# What each room may import of ours. A leaf may import anything, and nobody imports a leaf.
+# What each room (a file or a folder of src/vbreg) may import of ours, the lowest first.
 ALLOWED = {
-    "types": set(),
-    "errors": set(),
-    "geometry": set(),
-    "timing": set(),
-    "io": {"types", "errors"},
-    "neighbors": {"errors"},
-    "clouds": {"errors", "neighbors"},
-    "descriptors": {"errors", "neighbors", "types"},
-    "correspondences": {"errors", "geometry", "neighbors"},
-    "kernels": set(),
-    "compatibility": {"kernels"},
-    "inference": {"kernels"},
-    "network": {"compatibility", "inference", "kernels"},
-    "voting": {"compatibility", "kernels"},
-    "estimation": {"compatibility", "geometry", "kernels", "voting"},
-    "memory": {"network"},
-    "solver": {"estimation", "kernels", "network", "voting"},
-    "metrics": {"geometry"},
-    "losses": {"compatibility", "network"},
-    "pretrained": {"errors", "network", "voting"},
-    "frames": {"errors", "io", "solver", "types"},
-    "simulator": {"errors", "geometry", "types"},
-    "datasets": {
-        "clouds",
-        "correspondences",
-        "descriptors",
-        "errors",
-        "geometry",
-        "io",
-        "simulator",
-        "types",
-    },
-    "training": {
-        "compatibility",
-        "datasets",
-        "errors",
-        "geometry",
-        "io",
-        "losses",
-        "metrics",
-        "network",
-        "pretrained",
-        "registration",
-        "types",
-        "voting",
-    },
-    "benchmark": {
-        "correspondences",
-        "datasets",
-        "errors",
-        "io",
-        "methods",
-        "metrics",
-        "registration",
-        "types",
-        "__init__",
-    },
-    "methods": {
-        "compatibility",
-        "errors",
-        "estimation",
-        "frames",
-        "geometry",
-        "network",
-        "pretrained",
-        "registration",
-        "timing",
-        "types",
-        "voting",
-    },
-    "render": {"errors", "io", "types"},
-    "demo": {"errors", "io", "types"},
+    "errors": "",
+    "geometry": "",
+    "types": "errors",
+    "compatibility": "",
+    "io": "errors types",
+    "simulator": "errors geometry types",
+    "network": "compatibility",
+    "voting": "compatibility",
+    "demo": "errors io types",
+    "inputs": "errors io types",
+    "render": "errors io types",
+    "losses": "compatibility network",
+    "estimation": "compatibility geometry voting",
+    "pretrained": "errors network voting",
+    "frames": "errors inputs types",
+    "scale": "errors inputs",
+    "backends": "compatibility errors estimation inputs network voting",
+    "clouds": "backends errors inputs",
+    "descriptors": "backends errors inputs scale",
+    "metrics": "backends errors geometry inputs",
+    "timing": "backends",
+    "matching": "clouds descriptors errors frames inputs scale timing types",
+    "solver": "backends estimation frames network timing voting",
+    "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
+    "recording": "backends frames network solver timing voting",
+    "registration": (
+        "backends clouds descriptors errors frames inputs matching network pretrained recording "
+        "scale solver timing types voting"
+    ),
+    "__init__": (
+        "clouds descriptors errors estimation geometry io matching metrics network registration "
+        "scale types voting"
+    ),
+    "methods": (
+        "backends compatibility errors estimation frames geometry inputs matching network "
+        "pretrained registration scale timing types voting"
+    ),
+    "training": (
+        "backends datasets descriptors errors geometry io losses matching metrics network "
+        "pretrained recording registration scale types voting"
+    ),
+    "benchmark": (
+        "backends datasets descriptors errors frames io matching methods metrics scale types"
+    ),
+    "experiments": (
+        "backends benchmark compatibility errors frames io methods pretrained registration "
+        "render training types voting"
+    ),
+    "cli": (
+        "backends benchmark clouds demo errors experiments io methods metrics registration "
+        "render training types"
+    ),
+    "__main__": "cli",
 }
-LEAVES = {"cli", "training", "experiments", "__main__", "render", "demo"}
+LEAVES = {"cli", "training", "experiments", "__main__", "render", "demo"}  # for leaves alone
+SCIENCE = {"network", "compatibility", "voting", "estimation"}  # written once, for any device
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -147,14 +132,229 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
+def allowed(room: str) -> set[str]:
+    return set(ALLOWED[room].split())
+
+
 def test_imports_point_downward() -> None:
     rooms = {room_of(p) for p in SOURCE.rglob("*.py")}
+    assert rooms == set(ALLOWED), "a room without a row, or a row without a room"
     for path in SOURCE.rglob("*.py"):
         room, imported = room_of(path), rooms_imported(path) & rooms - {"__init__"}
-        if room in ALLOWED:
-            assert imported - {room} <= ALLOWED[room], path
-        if room not in LEAVES:
-            assert not imported & LEAVES, path
+        assert imported - {room} <= allowed(room), path
+
+
+def test_the_table_is_as_tight_as_the_code() -> None:
+    imported: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        imported.setdefault(room_of(path), set()).update(rooms_imported(path))
+    spare = {room: allowed(room) - imported[room] for room in ALLOWED}
+    assert not any(spare.values()), {room: names for room, names in spare.items() if names}
+
+
+def test_rooms_have_an_order() -> None:
+    """What a room imports stands above it in the table: no two rooms need each other."""
+    above: set[str] = set()
+    for room in ALLOWED:
+        assert allowed(room) <= above, room
+        above.add(room)
+    for room in set(ALLOWED) - LEAVES:
+        assert not allowed(room) & LEAVES, room
+
+
+def test_the_science_imports_no_backend() -> None:
+    for room in SCIENCE:
+        assert allowed(room) <= SCIENCE | {"geometry"}, room
+    for path in SOURCE.rglob("*.py"):
+        if room_of(path) in SCIENCE:
+            assert "backends" not in rooms_imported(path), path
+
+
+# --- one seam for hardware
+
+DEVICE_TEST = re.compile(
+    r"(^|\.)device\.type$|\.is_cuda$|\.cuda$|^torch\.(cuda|backends)\b|(^|\.)(is_cpu|is_gpu)$"
+)
+
+
+def device_tests(text: str) -> list[str]:
+    """Names in code, of attributes and imports, that ask what a device is.
+
+    An annotation asks nothing: training/compiled.py names the type torch.cuda.CUDAGraph so.
+    """
+    tree = ast.parse(text)
+    annotations: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            if isinstance(held := getattr(node, field, None), ast.AST):
+                annotations.update(ast.walk(held))
+    found = []
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute) and node not in annotations:
+            names = [ast.unparse(node)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found += [name for name in names if DEVICE_TEST.search(name)]
+    return found
+
+
+def test_nobody_else_asks_what_a_device_is() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if room_of(path) not in ("backends", "recording"):
+            assert not device_tests(path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if x.device.type == 'cpu': pass",
+        "kind = device.type",
+        "x.is_cuda",
+        "x = x.cuda()",
+        "torch.cuda.synchronize()",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "import torch.cuda",
+        "from torch import cuda",
+        "from vbreg.backends.devices import is_cpu",
+        "devices.is_gpu(x)",
+    ],
+)
+def test_the_law_sees_every_way_to_ask(text: str) -> None:
+    assert device_tests(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# torch.cuda.synchronize()",
+        "'x.is_cuda'",
+        "def f(graph: torch.cuda.CUDAGraph) -> torch.cuda.CUDAGraph: pass",
+        "x: dict[str, torch.cuda.CUDAGraph] = {}",
+        "entry.device == 'cpu'",
+        "column.dtype.type",
+    ],
+)
+def test_the_law_lets_other_things_be(text: str) -> None:
+    assert not device_tests(text)
+
+
+# --- one place for a length, one meaning for a name
+
+
+def last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def own_scales(text: str) -> list[str]:
+    """Products such as 2 * voxel_size and inlier_threshold / 2, which are for `Scale` to know."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div))):
+            continue
+        for length, factor in ((node.left, node.right), (node.right, node.left)):
+            value = factor.value if isinstance(factor, ast.Constant) else None
+            if isinstance(node.op, ast.Div) and length is node.right:
+                continue
+            voxels = "voxel" in last_name(length) and value in (2, 5)
+            thresholds = "threshold" in last_name(length) and value in (2, 0.5, 2.5)
+            if voxels or thresholds:
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_lengths_follow_from_the_scale_in_one_place() -> None:
+    folders = [SOURCE, ROOT / "scripts", ROOT / "benchmarks", ROOT / "examples"]
+    for path in [path for folder in folders for path in folder.rglob("*.py")]:
+        if path != SOURCE / "scale.py":
+            assert not own_scales(path.read_text()), path
+
+
+def test_the_law_sees_lengths() -> None:
+    for text in ("2 * voxel_size", "voxel * 5.0", "s.inlier_threshold / 2", "0.5 * threshold"):
+        assert own_scales(text) == [text]
+    for text in ("3 * voxel_size", "1 / voxel_size", "2 / voxel_size", "2 * radius"):
+        assert not own_scales(text)
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    where: dict[str, list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+# --- every public thing says what it is
+
+Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def public_definitions(
+    tree: ast.Module | ast.ClassDef, above: tuple[ast.ClassDef, ...] = ()
+) -> Iterator[tuple[tuple[ast.ClassDef, ...], Documented]]:
+    """Functions, classes, methods and properties, each with the classes that it is in."""
+    for node in tree.body:
+        if isinstance(node, Documented) and not node.name.startswith("_"):
+            yield above, node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node, (*above, node))
+
+
+def is_stub(node: Documented) -> bool:
+    """An overload, or a method of a Protocol: its body is `...`."""
+    only = node.body[0].value if isinstance(node.body[0], ast.Expr) else None
+    return isinstance(only, ast.Constant) and only.value is ...
+
+
+def overrides(inside: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef]) -> bool:
+    """Tell whether a base class of ours, or torch's modules, document the method already."""
+    if name == "forward" and any(ast.unparse(base).startswith("nn.") for base in inside.bases):
+        return True
+    for base in map(last_name, inside.bases):
+        if base in classes:
+            held = [n for n in classes[base].body if getattr(n, "name", "") == name]
+            if any(ast.get_docstring(n) for n in held if isinstance(n, Documented)):
+                return True
+            if overrides(classes[base], name, classes):
+                return True
+    return False
+
+
+def test_every_public_thing_has_a_sentence() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+    classes = {
+        node.name: node
+        for tree in trees.values()
+        for _, node in public_definitions(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    faults = []
+    for path, tree in trees.items():
+        for above, node in public_definitions(tree):
+            text = ast.get_docstring(node)
+            if text is None and (
+                is_stub(node) or (above and overrides(above[-1], node.name, classes))
+            ):
+                continue
+            if text is None or not re.match(r"[A-Z].*?\.(\s|$)", text.split("\n\n")[0], re.DOTALL):
+                name = ".".join(part.name for part in (*above, node))
+                faults.append(f"{path.relative_to(SOURCE)} {name}: {(text or 'nothing')[:60]}")
+    assert not faults, "\n".join(faults)
+
+
+# --- tests mirror the package
+
+ACROSS = {"door", "end_to_end", "examples", "package"}  # what is about no single room
+
+
+def test_every_test_has_its_room() -> None:
+    for path in (ROOT / "tests").glob("test_*.py"):
+        name = path.stem.removeprefix("test_")
+        assert name in ACROSS or name in ALLOWED, path
 
 
 def test_the_law_sees_every_way_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +376,14 @@ def test_every_stage_is_reached_from_the_package() -> None:
 import vbreg
 print([callable(f) for f in (
     vbreg.io.read, vbreg.clouds.voxel_downsample, vbreg.clouds.normals, vbreg.descriptors.fpfh,
-    vbreg.descriptors.read_descriptors, vbreg.correspondences.match,
+    vbreg.io.read_descriptors, vbreg.matching.match,
+    vbreg.matching.describe, vbreg.matching.match_clouds, vbreg.metrics.right_matches,
+    vbreg.metrics.overlap, vbreg.geometry.apply, vbreg.Scale,
     vbreg.network.VariationalNonLocalNetwork, vbreg.voting.select_seeds, vbreg.voting.vote,
     vbreg.estimation.hypotheses, vbreg.estimation.refine, vbreg.errors.VBRegError, vbreg.register,
     vbreg.VBReg)].count(True))
 """
-    assert run(code) == "14"
+    assert run(code) == "20"
 
 
 def test_no_placeholder_is_left_in_the_documents() -> None:

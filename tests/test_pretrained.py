@@ -7,17 +7,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import FileFormatError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import (
-    FOLDER,
-    MODELS,
+    WEIGHTS,
+    WEIGHTS_FOLDER,
     fingerprint,
     load_network,
     load_voting,
-    preset,
     read_header,
     save_network,
+    weights_path,
 )
 from vbreg.registration import VBReg
 from vbreg.voting import VotingConfig
@@ -137,18 +137,24 @@ def test_other_format_versions_are_refused(saved: Path) -> None:
 
 
 def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="fast, indoor, outdoor or the path"):
+    with pytest.raises(FileFormatError, match="universal, fast, plain or the path"):
         load_network(tmp_path / "none.safetensors")
 
 
-def test_unknown_preset_lists_the_choices() -> None:
-    with pytest.raises(VBRegError, match="indoor, outdoor"):
-        preset("underwater")
+def test_names_are_of_files_that_are_shipped_and_no_other(saved: Path) -> None:
+    assert {WEIGHTS_FOLDER / file for file in WEIGHTS.values()} == set(
+        WEIGHTS_FOLDER.glob("*.safetensors")
+    )
+    assert weights_path("fast") == WEIGHTS_FOLDER / "fast.safetensors"
+    assert weights_path(saved) == weights_path(str(saved)) == saved
+    for old in ("indoor", "outdoor"):  # presets are voxel sizes now, and no weights
+        with pytest.raises(FileFormatError, match=f"no weights at {old}"):
+            VBReg.from_pretrained(old)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
 def test_shipped_weights_load_and_are_small(name: str) -> None:
-    path = FOLDER / MODELS[name]
+    path = WEIGHTS_FOLDER / WEIGHTS[name]
     assert path.stat().st_size <= 16e6
     network = load_network(path)
     assert all(torch.isfinite(p).all() for p in network.parameters())

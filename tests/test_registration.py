@@ -1,26 +1,52 @@
+"""The recipe: from matches and from clouds to a pose, in any frame, unit, order and batch."""
+
 import pickle
 import threading
-from types import SimpleNamespace
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from vbreg.memory import available_memory, most_matches
 
 from tests.conftest import Problem, make_problem
-from vbreg import VBReg, descriptors, register, registration
+from vbreg import Registration, Scale, VBReg, descriptors, register
+from vbreg.backends import devices
+from vbreg.backends.cpu import CPUBackend
 from vbreg.clouds import normals, voxel_downsample
-from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud, load_points
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.frames import LocalCloud, Matches
+from vbreg.matching import describe, match_clouds
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
-from vbreg.registration import choose_device
+from vbreg.recording import max_matches
+from vbreg.solver import Solver
 from vbreg.voting import VotingConfig
+
+TAU = 0.10  # metres: the inlier threshold of `make_problem`
+EAST = np.array([512_345.678, 5_412_345.678, 432.1])  # like UTM: millions of metres
 
 
 @pytest.fixture(scope="module")
 def model() -> VBReg:
-    return VBReg.from_pretrained("indoor", device="cpu")
+    return VBReg.from_pretrained("universal", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def fast() -> VBReg:
+    return VBReg.from_pretrained("fast", device="cpu")
+
+
+def estimate(model: VBReg, problem: Problem, **options: object) -> Registration:
+    return model.estimate(problem.source, problem.target, inlier_threshold=TAU, **options)  # type: ignore[arg-type]
+
+
+def surface(count: int = 3000, seed: int = 0) -> np.ndarray:
+    """Three bumpy walls of a corner, of 2 m."""
+    points = np.random.default_rng(seed).random((count, 3)) * [2.0, 1.5, 1.0]
+    for axis, rows in enumerate(np.array_split(np.arange(count), 3)):
+        points[rows, axis] = 0.1 * np.sin(5 * points[rows].sum(axis=1))
+    return points
 
 
 def motion(seed: int, shift: float = 3.0) -> np.ndarray:
@@ -42,7 +68,7 @@ def assert_pose_close(a: np.ndarray, b: np.ndarray, degrees: float, length: floa
 @pytest.mark.parametrize("inlier_ratio", [0.05, 0.1, 0.5, 1.0])
 def test_estimate_finds_the_pose(model: VBReg, inlier_ratio: float) -> None:
     problem = make_problem(600, inlier_ratio)
-    result = model.estimate(problem.source, problem.target)
+    result = estimate(model, problem)
     assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
     assert result.determined
     assert result.T_target_source.dtype == np.float64
@@ -50,7 +76,7 @@ def test_estimate_finds_the_pose(model: VBReg, inlier_ratio: float) -> None:
 
 
 def test_the_pose_is_exactly_rigid(model: VBReg, problem: Problem) -> None:
-    T = model.estimate(problem.source, problem.target).T_target_source
+    T = estimate(model, problem).T_target_source
     np.testing.assert_allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-12)
     assert np.linalg.det(T[:3, :3]) == pytest.approx(1.0)
     assert T[3].tolist() == [0, 0, 0, 1]
@@ -58,22 +84,23 @@ def test_the_pose_is_exactly_rigid(model: VBReg, problem: Problem) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_moving_either_cloud_moves_the_answer(model: VBReg, problem: Problem, seed: int) -> None:
-    T = model.estimate(problem.source, problem.target).T_target_source
+    T = estimate(model, problem).T_target_source
     A, B = motion(seed + 10), motion(seed + 20)
-    moved = model.estimate(move(A, problem.source), move(B, problem.target)).T_target_source
+    pair = move(A, problem.source), move(B, problem.target)
+    moved = model.estimate(*pair, inlier_threshold=TAU).T_target_source
     assert_pose_close(moved, B @ T @ np.linalg.inv(A), 1e-4, 1e-5)
 
 
 def test_swapping_the_clouds_inverts_the_answer(model: VBReg, problem: Problem) -> None:
-    T = model.estimate(problem.source, problem.target).T_target_source
-    back = model.estimate(problem.target, problem.source).T_target_source
+    T = estimate(model, problem).T_target_source
+    back = model.estimate(problem.target, problem.source, inlier_threshold=TAU).T_target_source
     assert_pose_close(back, np.linalg.inv(T), 1e-4, 1e-5)
 
 
 def test_order_of_correspondences_does_not_matter(model: VBReg, problem: Problem) -> None:
     order = np.random.default_rng(0).permutation(len(problem.source))
-    first = model.estimate(problem.source, problem.target)
-    second = model.estimate(problem.source[order], problem.target[order])
+    first = estimate(model, problem)
+    second = model.estimate(problem.source[order], problem.target[order], inlier_threshold=TAU)
     assert_pose_close(second.T_target_source, first.T_target_source, 1e-6, 1e-7)
     assert np.array_equal(second.inliers, first.inliers[order])
     np.testing.assert_allclose(second.confidence, first.confidence[order], atol=1e-3)
@@ -81,52 +108,90 @@ def test_order_of_correspondences_does_not_matter(model: VBReg, problem: Problem
 
 def test_the_same_call_gives_the_same_answer(model: VBReg, problem: Problem) -> None:
     for seed in (None, 7):
-        a, b = (model.estimate(problem.source, problem.target, seed=seed) for _ in range(2))
+        a, b = (estimate(model, problem, seed=seed) for _ in range(2))
         assert np.array_equal(a.T_target_source, b.T_target_source)
         assert np.array_equal(a.confidence, b.confidence)
 
 
-def test_a_padded_batch_equals_its_singles(model: VBReg) -> None:
-    problems = [make_problem(n, 0.3, seed=n) for n in (120, 45, 3)]
-    source, target = np.full((2, 3, 120, 3), np.nan)
-    mask = np.zeros((3, 120), dtype=bool)
-    for b, p in enumerate(problems):
-        n = len(p.source)
-        source[b, :n], target[b, :n], mask[b, :n] = p.source, p.target, True
-    batch = model.estimate(source, target, mask=mask)
-    assert batch.T_target_source.shape == (3, 4, 4)
-    assert not batch.inliers[~mask].any()
-    assert not batch.confidence[~mask].any()
-    for b, p in enumerate(problems):
-        n = len(p.source)
-        single = model.estimate(p.source, p.target)
-        np.testing.assert_allclose(batch.T_target_source[b], single.T_target_source, atol=1e-6)
-        np.testing.assert_allclose(batch.confidence[b, :n], single.confidence, atol=1e-3)
-        assert np.array_equal(batch.inliers[b, :n], single.inliers)
+@pytest.mark.parametrize("backend", ["auto", "plain"])
+def test_a_ragged_batch_equals_its_singles(model: VBReg, backend: str) -> None:
+    """Far apart, too, and with rows that are not finite in some."""
+    model = VBReg(model.network, voting=model.voting, backend=backend)  # type: ignore[arg-type]
+    problems = [make_problem(n, 0.3, seed=n) for n in (120, 45, 3, 200)]
+    sources = [p.source + k * EAST for k, p in enumerate(problems)]
+    targets = [p.target - k * EAST for k, p in enumerate(problems)]
+    sources[3][7], targets[0][5, 1] = np.nan, np.inf
+    batch = model.estimate_batch(sources, targets, inlier_threshold=TAU)
+    assert len(batch) == 4
+    for source, target, found in zip(sources, targets, batch, strict=True):
+        single = model.estimate(source, target, inlier_threshold=TAU)
+        np.testing.assert_allclose(
+            found.T_target_source[:3, :3], single.T_target_source[:3, :3], atol=1e-9
+        )
+        # Of millions of metres float64 keeps 1e-9.
+        np.testing.assert_allclose(
+            found.T_target_source[:3, 3], single.T_target_source[:3, 3], rtol=1e-12, atol=1e-9
+        )
+        np.testing.assert_allclose(found.confidence, single.confidence, atol=1e-3)
+        assert np.array_equal(found.inliers, single.inliers)
+        assert found.score == pytest.approx(single.score, abs=1e-9)
+        assert found.inlier_rmse == pytest.approx(single.inlier_rmse, abs=1e-9)
+        assert found.determined == single.determined
+        assert len(found.correspondences) == len(found.inliers) == len(source)
+
+
+def test_a_batch_has_as_many_sources_as_targets(model: VBReg, problem: Problem) -> None:
+    with pytest.raises(VBRegError, match="2 sources and 1 targets"):
+        model.estimate_batch([problem.source] * 2, [problem.target], inlier_threshold=TAU)
+    with pytest.raises(VBRegError, match=r"0 sources and 0 targets: .* at least one"):
+        model.estimate_batch([], [], inlier_threshold=TAU)
+    with pytest.raises(VBRegError, match="1 descriptors for 2 problems"):
+        model.estimate_batch(
+            [problem.source] * 2,
+            [problem.target] * 2,
+            inlier_threshold=TAU,
+            descriptors=[described(300)],
+        )
 
 
 def test_float32_float64_and_torch_agree(problem: Problem) -> None:
-    network = VBReg.from_pretrained("indoor", device="cpu").network
+    network = VBReg.from_pretrained("universal", device="cpu").network
     single = VBReg(network).estimate(
-        problem.source.astype(np.float32), torch.tensor(problem.target)
+        problem.source.astype(np.float32), torch.tensor(problem.target), inlier_threshold=TAU
     )
-    double = VBReg(network.double()).estimate(problem.source, problem.target)
+    double = estimate(VBReg(network.double()), problem)
     assert_pose_close(single.T_target_source, double.T_target_source, 1e-3, 1e-4)
 
 
 def test_coordinates_like_utm_lose_nothing(model: VBReg, problem: Problem) -> None:
     """Half a million metres east, five million north: the same pose, about a far origin."""
-    T = model.estimate(problem.source, problem.target).T_target_source
-    east = np.array([512_345.678, 5_412_345.678, 432.1])
-    far = model.estimate(problem.source + east, problem.target + east)
-    moved = far.T_target_source[:3, :3] @ (problem.source + east).T
-    residual = moved.T + far.T_target_source[:3, 3] - east - move(T, problem.source)
+    T = estimate(model, problem).T_target_source
+    far = model.estimate(problem.source + EAST, problem.target + EAST, inlier_threshold=TAU)
+    moved = far.T_target_source[:3, :3] @ (problem.source + EAST).T
+    residual = moved.T + far.T_target_source[:3, 3] - EAST - move(T, problem.source)
     assert np.abs(residual).max() < 1e-6
+    np.testing.assert_array_equal(far.correspondences.source, problem.source + EAST)
+
+
+@pytest.mark.parametrize("ends", ["source", "target", "both"])
+def test_clouds_far_away_have_the_same_pose(fast: VBReg, ends: str) -> None:
+    """`register` with either cloud millions of metres from its origin."""
+    source, target = surface(), move(motion(1), surface(seed=1))
+    near = register(source, target, voxel_size=0.1, model=fast)
+    shift = {"source": (1, 0), "target": (0, 1), "both": (1, -1)}[ends]
+    far = register(source + shift[0] * EAST, target + shift[1] * EAST, voxel_size=0.1, model=fast)
+    moved = far.apply_to(source + shift[0] * EAST) - shift[1] * EAST
+    assert np.abs(moved - near.apply_to(source)).max() < 1e-5
+    assert np.array_equal(far.inliers, near.inliers)
+    np.testing.assert_allclose(
+        far.correspondences.target - shift[1] * EAST, near.correspondences.target, atol=1e-6
+    )
+    assert far.score == pytest.approx(near.score, abs=1e-5)
 
 
 def test_scaling_everything_scales_the_answer(model: VBReg, problem: Problem) -> None:
     """Millimetres instead of metres: one physical scale sets every radius."""
-    metres = model.estimate(problem.source, problem.target)
+    metres = estimate(model, problem)
     millimetres = model.estimate(
         1000 * problem.source, 1000 * problem.target, inlier_threshold=100.0
     )
@@ -138,42 +203,56 @@ def test_scaling_everything_scales_the_answer(model: VBReg, problem: Problem) ->
 @pytest.mark.parametrize("n", [3, 4, 10, 39, 41])
 def test_small_problems(model: VBReg, n: int) -> None:
     problem = make_problem(n, inlier_ratio=1.0, noise=0.001)
-    result = model.estimate(problem.source, problem.target)
+    result = estimate(model, problem)
     assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
 
 
 def test_degenerate_matches_are_admitted(model: VBReg) -> None:
     line = np.linspace(0, 1, 20)[:, None] * np.array([1.0, 2.0, 3.0])
     for source, target in [(line, line + 1), (np.ones((5, 3)), np.zeros((5, 3)))]:
-        result = model.estimate(source, target)
+        result = model.estimate(source, target, inlier_threshold=TAU)
         assert not result.determined
         assert np.isfinite(result.T_target_source).all()
 
 
 def test_attention_voters_are_an_option(problem: Problem) -> None:
-    network = VBReg.from_pretrained("indoor", device="cpu").network
+    network = VBReg.from_pretrained("universal", device="cpu").network
     model = VBReg(network, voting=VotingConfig(attention_voters=True))
-    result = model.estimate(problem.source, problem.target)
+    result = estimate(model, problem)
     assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
 
 
 def test_an_untrained_network_of_any_shape_runs(small_network: VariationalNonLocalNetwork) -> None:
     problem = make_problem(200, 0.5)
-    result = VBReg(small_network).estimate(problem.source, problem.target)
+    result = estimate(VBReg(small_network), problem)
     assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
 
 
-def test_non_finite_rows_are_ignored(model: VBReg, problem: Problem) -> None:
-    source = problem.source.copy()
-    source[5] = np.nan
-    result = model.estimate(source, problem.target)
-    assert not result.inliers[5]
-    assert_pose_close(result.T_target_source, problem.T, 1.0, 0.05)
+def test_non_finite_rows_are_never_inliers_and_change_nothing(
+    model: VBReg, problem: Problem
+) -> None:
+    bad = np.array([0, 6, 152, 302, 304])
+    keep = np.setdiff1d(np.arange(305), bad)
+    source, target = np.full((2, 305, 3), np.nan)
+    source[keep], target[keep] = problem.source, problem.target
+    source[6] = source[152] = target[152] = 1.0  # one end finite, and all but one number
+    target[152, 2] = np.inf
+    expected = estimate(model, problem)
+    result = model.estimate(source, target, inlier_threshold=TAU)
+    np.testing.assert_allclose(result.T_target_source, expected.T_target_source, atol=1e-9)
+    np.testing.assert_array_equal(result.inliers[keep], expected.inliers)
+    np.testing.assert_allclose(result.confidence[keep], expected.confidence, atol=1e-5)
+    assert not result.inliers[bad].any()
+    assert not result.confidence[bad].any()
+    assert result.matches_found == len(result.correspondences) == 305
+    assert result.inlier_count == expected.inlier_count
+    assert result.score == pytest.approx(expected.score)  # of the rows that are finite
+    assert result.inlier_rmse == pytest.approx(expected.inlier_rmse)
 
 
 def test_inputs_are_not_written_to(model: VBReg, problem: Problem) -> None:
     source, target = problem.source.copy(), problem.target.copy()
-    model.estimate(source, target)
+    model.estimate(source, target, inlier_threshold=TAU)
     assert np.array_equal(source, problem.source)
     assert np.array_equal(target, problem.target)
 
@@ -186,21 +265,22 @@ def test_inputs_are_not_written_to(model: VBReg, problem: Problem) -> None:
         (np.zeros((0, 3)), np.zeros((0, 3)), {}, "0 usable correspondences"),
         (np.zeros((5, 2)), np.zeros((5, 2)), {}, r"shape \(5, 2\)"),
         (np.full((5, 3), np.nan), np.zeros((5, 3)), {}, "0 usable"),
-        (np.zeros((5, 3)), np.zeros((5, 3)), {"mask": np.ones(4)}, r"mask has shape \(4,\)"),
+        (np.zeros((2, 5, 3)), np.zeros((2, 5, 3)), {}, r"\(2, 5, 3\).*go to estimate_batch"),
         (np.zeros((5, 3)), np.zeros((5, 3)), {"inlier_threshold": -1}, "inlier_threshold -1"),
         ("cloud", np.zeros((5, 3)), {}, "source_points is a str"),
         (np.zeros((5, 3), complex), np.zeros((5, 3)), {}, "complex128"),
         (np.eye(3) * 1e300, np.eye(3), {}, "same unit"),
         (np.eye(3), np.eye(3), {"inlier_threshold": 1e-40}, "same unit"),
         (np.eye(3), np.eye(3), {"inlier_threshold": "wide"}, "inlier_threshold 'wide'"),
-        (np.eye(3), np.eye(3), {"mask": [[1], [1, 2]]}, "mask: expected"),
+        (np.eye(3), np.eye(3), {"inlier_threshold": None}, "inlier_threshold None"),
+        ([[1], [1, 2]], np.eye(3), {}, "source_points is a list"),
     ],
 )
 def test_bad_input_is_named(
     model: VBReg, source: object, target: object, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(VBRegError, match=message):
-        model.estimate(source, target, **options)  # type: ignore[arg-type]
+        model.estimate(source, target, **{"inlier_threshold": TAU, **options})  # type: ignore[arg-type]
 
 
 # --- descriptors
@@ -214,11 +294,11 @@ def described(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_descriptors_are_seen_by_direction(feat_network: VariationalNonLocalNetwork) -> None:
     model, p = VBReg(feat_network), make_problem(150, 0.3)
     source, target = described(150)
-    first = model.estimate(p.source, p.target, descriptors=(source, target))
+    first = estimate(model, p, descriptors=(source, target))
     assert_pose_close(first.T_target_source, p.T, 1.0, 0.05)
-    scaled = model.estimate(p.source, p.target, descriptors=(torch.tensor(7 * source), target))
+    scaled = estimate(model, p, descriptors=(torch.tensor(7 * source), target))
     np.testing.assert_allclose(scaled.confidence, first.confidence, atol=1e-6)
-    other = model.estimate(p.source, p.target, descriptors=(target, source))
+    other = estimate(model, p, descriptors=(target, source))
     assert not np.allclose(other.confidence, first.confidence, atol=1e-4)
 
 
@@ -226,31 +306,36 @@ def test_order_does_not_matter_with_descriptors(feat_network: VariationalNonLoca
     model, p = VBReg(feat_network), make_problem(150, 0.3)
     source, target = described(150)
     order = np.random.default_rng(0).permutation(150)
-    first = model.estimate(p.source, p.target, descriptors=(source, target))
+    first = estimate(model, p, descriptors=(source, target))
     second = model.estimate(
-        p.source[order], p.target[order], descriptors=(source[order], target[order])
+        p.source[order],
+        p.target[order],
+        inlier_threshold=TAU,
+        descriptors=(source[order], target[order]),
     )
     assert_pose_close(second.T_target_source, first.T_target_source, 1e-6, 1e-7)
     np.testing.assert_allclose(second.confidence, first.confidence[order], atol=1e-3)
 
 
-def test_a_padded_batch_with_descriptors_equals_its_singles(
+def test_a_ragged_batch_with_descriptors_equals_its_singles(
     feat_network: VariationalNonLocalNetwork,
 ) -> None:
-    """Padding may be anything, NaN too, in points and in descriptors."""
+    """A row that is not finite may have any descriptor, NaN too."""
     model = VBReg(feat_network)
     problems = [make_problem(n, 0.3, seed=n) for n in (120, 45, 3)]
-    points, rows = np.full((2, 3, 120, 3), np.nan), np.full((2, 3, 120, 33), np.nan)
-    for b, p in enumerate(problems):
-        n = len(p.source)
-        points[:, b, :n], rows[:, b, :n] = p[:2], described(n, seed=n)
-    batch = model.estimate(points[0], points[1], descriptors=(rows[0], rows[1]))
-    for b, p in enumerate(problems):
-        n = len(p.source)
-        single = model.estimate(p.source, p.target, descriptors=described(n, seed=n))
-        np.testing.assert_allclose(batch.T_target_source[b], single.T_target_source, atol=1e-6)
-        np.testing.assert_allclose(batch.confidence[b, :n], single.confidence, atol=1e-3)
-        assert np.array_equal(batch.inliers[b, :n], single.inliers)
+    rows = [described(len(p.source), seed=len(p.source)) for p in problems]
+    problems[0].source[4], rows[0][1][4] = np.nan, np.nan
+    batch = model.estimate_batch(
+        [p.source for p in problems],
+        [p.target for p in problems],
+        inlier_threshold=TAU,
+        descriptors=rows,
+    )
+    for p, ends, found in zip(problems, rows, batch, strict=True):
+        single = estimate(model, p, descriptors=ends)
+        np.testing.assert_allclose(found.T_target_source, single.T_target_source, atol=1e-9)
+        np.testing.assert_allclose(found.confidence, single.confidence, atol=1e-3)
+        assert np.array_equal(found.inliers, single.inliers)
 
 
 def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNetwork) -> None:
@@ -267,7 +352,7 @@ def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNe
     again = model.estimate(
         matches.source, matches.target, descriptors=(fpfh[0], fpfh[1]), inlier_threshold=0.2
     )
-    np.testing.assert_array_equal(result.confidence, again.confidence)
+    np.testing.assert_allclose(result.confidence, again.confidence, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -286,133 +371,292 @@ def test_bad_descriptors_are_named(
     feat_network: VariationalNonLocalNetwork, given: object, message: str
 ) -> None:
     with pytest.raises(VBRegError, match=message):
-        VBReg(feat_network).estimate(np.eye(5, 3), np.eye(5, 3), descriptors=given)  # type: ignore[arg-type]
+        VBReg(feat_network).estimate(
+            np.eye(5, 3),
+            np.eye(5, 3),
+            inlier_threshold=TAU,
+            descriptors=given,  # type: ignore[arg-type]
+        )
 
 
 def test_descriptors_for_a_network_without_are_refused(model: VBReg, problem: Problem) -> None:
     with pytest.raises(VBRegError, match="sees points alone"):
-        model.estimate(problem.source, problem.target, descriptors=described(300))
+        estimate(model, problem, descriptors=described(300))
 
 
-# --- clouds
+def test_a_descriptor_of_another_width_is_named(feat_network: VariationalNonLocalNetwork) -> None:
+    with pytest.raises(VBRegError, match="the descriptor has 3 columns: this network takes 33"):
+        register(
+            surface(),
+            surface(),
+            voxel_size=0.1,
+            model=VBReg(feat_network),
+            descriptor=lambda points, normals, scale: points + 1,
+        )
 
 
-def test_clouds_come_in_many_forms() -> None:
-    points = np.random.default_rng(0).random((10, 3))
-    for cloud in (
-        points,
-        points.tolist(),
-        torch.from_numpy(points),
-        SimpleNamespace(points=points),
-    ):
-        np.testing.assert_array_equal(load_points(cloud, "source"), points)
-    with pytest.raises(VBRegError, match="source"):
-        load_points(object(), "source")
+# --- descriptors of the user's own
 
 
-def test_non_finite_points_are_counted() -> None:
-    points = np.random.default_rng(0).random((10, 3))
-    points[[2, 5], 0] = np.nan, np.inf
-    cloud = LocalCloud.of(points, "source")
-    assert (cloud.count, cloud.dropped, len(cloud.points)) == (10, 2, 8)
-    with pytest.raises(VBRegError, match="target has 1 finite points of 2"):
-        LocalCloud.of(np.array([[0.0, 0, 0], [np.nan, 0, 0]]), "target")
+def own_fpfh(points: torch.Tensor, unit: torch.Tensor, scale: Scale) -> torch.Tensor:
+    return descriptors.fpfh(points, unit, scale.feature_radius)
 
 
-def test_reduced_precision_tensors_are_read() -> None:
-    points = torch.rand(10, 3).bfloat16()
-    np.testing.assert_array_equal(load_points(points, "source"), points.double().numpy())
+def test_a_function_that_computes_fpfh_gives_the_same_pose(fast: VBReg) -> None:
+    clouds = surface(), move(motion(1), surface(seed=1))
+    by_name, by_function = (
+        register(*clouds, voxel_size=0.1, model=fast, descriptor=d) for d in ("fpfh", own_fpfh)
+    )
+    np.testing.assert_array_equal(by_function.T_target_source, by_name.T_target_source)
+    np.testing.assert_array_equal(by_function.confidence, by_name.confidence)
+
+
+def test_a_function_gets_points_unit_normals_and_the_scale(fast: VBReg) -> None:
+    given = []
+
+    def mine(points: torch.Tensor, unit: torch.Tensor, scale: Scale) -> torch.Tensor:
+        given.append((points, unit, scale))
+        return own_fpfh(points, unit, scale)
+
+    register(surface() + EAST, surface(seed=1), voxel_size=0.1, model=fast, descriptor=mine)
+    assert len(given) == 2  # source, then target
+    for points, unit, scale in given:
+        assert scale == Scale(0.1)
+        assert points.shape == unit.shape
+        assert float(points.abs().max()) < 2  # local, wherever the cloud lies
+        torch.testing.assert_close(unit.norm(dim=-1), torch.ones(len(unit)))
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "message"),
+    [
+        ("shot", r"descriptor 'shot': expected 'fpfh', or a function of"),
+        (33, "descriptor 33: expected 'fpfh', or a function of"),
+        (lambda points, unit, scale: points[1:], r"gave shape .* one row per point"),
+        (lambda points, unit, scale: points / 0, "gave NaN or infinity: give a row of zeros"),
+        (lambda points, unit, scale: "fpfh", "gave a str: expected numbers"),
+        (lambda points, unit, scale: torch.zeros(len(points), 4), "0 matches between"),
+    ],
+)
+def test_a_wrong_descriptor_is_named(fast: VBReg, descriptor: object, message: str) -> None:
+    with pytest.raises(VBRegError, match=message):
+        register(
+            surface(),
+            surface(),
+            voxel_size=0.1,
+            model=fast,
+            descriptor=descriptor,  # type: ignore[arg-type]
+        )
+
+
+def test_solve_is_the_end_of_register(fast: VBReg) -> None:
+    """What examples/02 shows: the same from clouds that are matched already."""
+    clouds = surface() + EAST, move(motion(1), surface(seed=1))
+    whole = register(*clouds, voxel_size=0.1, model=fast)
+    scale = Scale(0.1)
+    described_clouds = [describe(LocalCloud.of(cloud, "a cloud"), scale) for cloud in clouds]
+    parts = fast.solve(match_clouds(*described_clouds, scale))
+    np.testing.assert_array_equal(parts.T_target_source, whole.T_target_source)
+    np.testing.assert_array_equal(parts.inliers, whole.inliers)
+    assert parts.voxel_size == whole.voxel_size == 0.1
+    assert parts.points_read is None
+
+
+# --- weights and devices
+
+
+def test_a_cpu_takes_the_fast_weights_by_itself() -> None:
+    cloud = surface()
+    stages: list[str] = []
+    first = register(cloud, cloud, voxel_size=0.1, device="cpu", on_stage=stages.append)
+    fast, universal = (
+        register(cloud, cloud, voxel_size=0.1, device="cpu", weights=name)
+        for name in ("fast", "universal")
+    )
+    np.testing.assert_array_equal(first.confidence, fast.confidence)
+    assert not np.array_equal(first.confidence, universal.confidence)
+    assert first.backend == "cpu"
+    assert stages[:3] == ["prepare", "voxel size", "weights"]
+    assert list(first.timings) == list(dict.fromkeys(stages))
+
+
+def test_weights_and_a_model_are_one_too_many(fast: VBReg) -> None:
+    cloud = surface()
+    with pytest.raises(VBRegError, match="weights 'fast' and a model: give one of them"):
+        register(cloud, cloud, voxel_size=0.1, model=fast, weights="fast")
+
+
+def test_weights_may_be_a_file(tmp_path: Path) -> None:
+    path = Path(descriptors.__file__).parents[1] / "weights" / "fast.safetensors"
+    copy = tmp_path / "mine.safetensors"
+    copy.write_bytes(path.read_bytes())
+    cloud = surface()
+    named, *filed = (
+        register(cloud, cloud, voxel_size=0.1, weights=weights, device="cpu")
+        for weights in ("fast", copy, str(copy))
+    )
+    for result in filed:
+        np.testing.assert_array_equal(result.confidence, named.confidence)
+    with pytest.raises(FileFormatError, match=r"no weights at .*none"):
+        register(cloud, cloud, voxel_size=0.1, weights=tmp_path / "none.safetensors")
 
 
 def test_unknown_device_is_named() -> None:
     with pytest.raises(VBRegError, match="runs on 'cpu' and 'cuda'"):
-        choose_device("meta")
+        VBReg.from_pretrained("fast", device="meta")
     with pytest.raises(VBRegError, match="tpu9"):
-        choose_device("tpu9")
+        VBReg.from_pretrained("fast", device="tpu9")
     if not torch.cuda.is_available():
         with pytest.raises(VBRegError, match="sees 0 GPUs"):
-            choose_device("cuda")
+            VBReg.from_pretrained("fast", device="cuda")
+
+
+def test_an_unknown_backend_is_named(
+    small_network: VariationalNonLocalNetwork, problem: Problem
+) -> None:
+    with pytest.raises(VBRegError, match="backend 'opengl': expected one of 'auto', 'plain'"):
+        estimate(VBReg(small_network, backend="opengl"), problem)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("backend", "name"), [("auto", "cpu"), ("plain", "plain")])
+def test_the_result_says_which_backend_computed_it(
+    small_network: VariationalNonLocalNetwork, problem: Problem, backend: str, name: str
+) -> None:
+    model = VBReg(small_network, backend=backend)  # type: ignore[arg-type]
+    assert estimate(model, problem).backend == name
+
+
+# --- memory
 
 
 def test_more_matches_than_memory_holds_are_thinned(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = make_problem(600, 0.5, seed=1)
-    monkeypatch.setattr(VBReg, "most_matches", 200)
-    result = VBReg(small_network).estimate(problem.source, problem.target, inlier_threshold=0.1)
+    model = VBReg(small_network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not estimate(model, problem).memory_limited
+    monkeypatch.setattr(VBReg, "_max_matches", lambda model: 200)
+    with pytest.warns(UserWarning, match="600 matches .* 200 of them .*max_correspondences"):
+        result = estimate(model, problem)
+    assert result.memory_limited
     assert result.matches_found == 600
     assert len(result.correspondences) == len(result.inliers) == len(result.confidence) == 200
     rows = result.correspondences.source_index
     assert rows is not None
     assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(result.correspondences.target_index, rows)
+    np.testing.assert_array_equal(result.correspondences.source, problem.source[rows])
     np.testing.assert_array_equal(result.correspondences.target, problem.target[rows])
     assert abs(result.T_target_source - problem.T).max() < 0.05
+
+
+def test_more_matches_of_clouds_than_memory_holds_are_thinned(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud = np.random.default_rng(0).random((3000, 3))
-    aligned = register(cloud, cloud, voxel_size=0.05, model=VBReg(small_network))
-    assert len(aligned.correspondences) == 200 < aligned.matches_found
+    model = VBReg(small_network)
+    whole = register(cloud, cloud, voxel_size=0.05, model=model)
+    assert not whole.memory_limited
+    monkeypatch.setattr(VBReg, "_max_matches", lambda model: 200)
+    with pytest.warns(UserWarning, match="more than the free memory holds"):
+        thinned = register(cloud, cloud, voxel_size=0.05, model=model)
+    assert len(thinned.correspondences) == 200 < thinned.matches_found == whole.matches_found
+    assert thinned.memory_limited
+    found = dict(
+        zip(whole.correspondences.source_index, whole.correspondences.target_index, strict=True)
+    )
+    rows = thinned.correspondences.source_index
+    assert [found[i] for i in rows] == thinned.correspondences.target_index.tolist()
+    with warnings.catch_warnings():  # no reason to warn where fewer were asked for
+        warnings.simplefilter("error")
+        asked = register(cloud, cloud, voxel_size=0.05, model=model, max_correspondences=150)
+    assert not asked.memory_limited
+    assert len(asked.correspondences) == 150
+
+
+def test_free_memory_sets_the_limit(
+    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "free_memory", lambda device: 0)
+    problem = make_problem(2500, 0.5, seed=1)
+    with pytest.warns(UserWarning, match="2500 matches .* 2000 of them"):
+        result = estimate(VBReg(small_network), problem)
+    assert result.memory_limited
+    assert len(result.correspondences) == 2000  # however little is free
 
 
 def test_a_batch_beyond_memory_is_solved_in_parts(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems = [make_problem(120, 0.5, seed=k) for k in range(5)]
-    source, target = (np.stack([p[k] for p in problems]) for k in (0, 1))
-    whole = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
-    monkeypatch.setattr(VBReg, "most_matches", 250)  # two problems at a time
-    parts = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
-    np.testing.assert_allclose(parts.T_target_source, whole.T_target_source, atol=1e-9)
-    assert parts.inliers.shape == (5, 120)
+    ends = [p.source for p in problems], [p.target for p in problems]
+    whole = VBReg(small_network).estimate_batch(*ends, inlier_threshold=TAU)
+    monkeypatch.setattr(VBReg, "_max_matches", lambda model: 250)  # two problems at a time
+    parts = VBReg(small_network).estimate_batch(*ends, inlier_threshold=TAU)
+    assert len(parts) == 5
+    for part, expected in zip(parts, whole, strict=True):
+        np.testing.assert_allclose(part.T_target_source, expected.T_target_source, atol=1e-9)
+        assert not part.memory_limited
 
 
 def test_a_cpu_takes_some_problems_of_a_batch_at_a_time(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems = [make_problem(120, 0.5, seed=k) for k in range(5)]
-    source, target = (np.stack([p[k] for p in problems]) for k in (0, 1))
-    sizes = []
-    solve = VBReg._solve
-    monkeypatch.setattr(
-        VBReg,
-        "_solve",
-        lambda model, problem, *rest: (
-            sizes.append(problem.local.mask.shape) or solve(model, problem, *rest)
-        ),
+    sizes: list[tuple[int, ...]] = []
+    solve = Solver.__call__
+
+    def spy(solver: Solver, matches: Matches, *rest: object, **options: object) -> object:
+        sizes.append(tuple(matches.mask.shape))
+        return solve(solver, matches, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Solver, "__call__", spy)
+    monkeypatch.setattr(CPUBackend, "max_rows", 250)
+    found = VBReg(small_network).estimate_batch(
+        [p.source for p in problems], [p.target for p in problems], inlier_threshold=TAU
     )
-    monkeypatch.setattr(registration, "AT_ONCE_ON_CPU", 250)
-    found = VBReg(small_network).estimate(source, target, inlier_threshold=0.1)
     assert sizes == [(2, 120), (2, 120), (1, 120)]
-    assert found.T_target_source.shape == (5, 4, 4)
+    assert len(found) == 5
 
 
-def test_memory_sets_the_number_of_matches() -> None:
-    config = NetworkConfig()
-    few, many = (most_matches(config, free) for free in (2 * 2**30, 100 * 2**30))
-    assert 2000 <= few < 50_000 < 500_000 < many
-    assert available_memory(torch.device("cpu")) > 2**20
+def test_memory_sets_the_number_of_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, config = torch.device("cpu"), NetworkConfig()
+    assert devices.free_memory(cpu) > 2**20
+    counts = []
+    for free in (0, 2 * 2**30, 100 * 2**30):
+        monkeypatch.setattr(devices, "free_memory", lambda device, free=free: free)
+        counts.append(max_matches(config, cpu))
+    none, few, many = counts
+    assert none == 2000 <= few < 50_000 < 500_000 < many
 
 
 def test_thinning_keeps_rows_that_are_real(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few of many rows they are."""
+    """Rows that are not finite count for nothing, and there is no reason to warn of memory."""
     problem = make_problem(400, 0.9, seed=1)
-    mask = np.zeros(400, dtype=bool)
-    mask[::40] = True
-    monkeypatch.setattr(VBReg, "most_matches", 50)
-    model = VBReg(small_network)
-    found = model.estimate(problem.source, problem.target, mask=mask, inlier_threshold=0.1)
+    real = np.arange(0, 400, 40)
+    source = np.full((400, 3), np.nan)
+    source[real] = problem.source[real]
+    monkeypatch.setattr(VBReg, "_max_matches", lambda model: 50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = VBReg(small_network).estimate(source, problem.target, inlier_threshold=TAU)
     assert found.matches_found == 400
+    assert not found.memory_limited
     assert found.correspondences.source_index is not None
-    assert found.correspondences.source_index.tolist() == np.flatnonzero(mask).tolist()
+    assert found.correspondences.source_index.tolist() == real.tolist()
     assert np.isfinite(found.T_target_source).all()
 
 
 def test_a_model_can_be_copied(small_network: VariationalNonLocalNetwork) -> None:
     model = VBReg(small_network)
     problem = make_problem(60, 0.5, seed=2)
-    expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    expected = estimate(model, problem)
     held = threading.Lock()  # as a recording has, which cannot be pickled
-    model.__dict__["_recorded"], model.network._frozen = held, held  # type: ignore[assignment]
+    model._on_device.recorded["triton"] = held  # type: ignore[assignment]
     copied = pickle.loads(pickle.dumps(model))
-    found = copied.estimate(problem.source, problem.target, inlier_threshold=0.1)
-    assert np.array_equal(found.T_target_source, expected.T_target_source)
+    assert np.array_equal(estimate(copied, problem).T_target_source, expected.T_target_source)
+    assert copied._on_device.recorded == {}

@@ -12,7 +12,7 @@ from PIL import Image
 from vbreg.errors import VBRegError
 from vbreg.render import (
     BACKGROUND,
-    MOST_POINTS,
+    MAX_DRAWN_POINTS,
     SIZE,
     SOURCE,
     TARGET,
@@ -103,8 +103,8 @@ def test_non_finite_points_are_left_out(room: np.ndarray) -> None:
 
 
 def test_large_clouds_are_thinned_the_same_way_each_time() -> None:
-    points = np.random.default_rng(0).random((MOST_POINTS + 1000, 3))
-    assert len(_drawable(points)) == MOST_POINTS
+    points = np.random.default_rng(0).random((MAX_DRAWN_POINTS + 1000, 3))
+    assert len(_drawable(points)) == MAX_DRAWN_POINTS
     np.testing.assert_array_equal(_drawable(points), _drawable(points))
 
 

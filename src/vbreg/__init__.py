@@ -30,30 +30,18 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
     from vbreg.scale import Scale
 else:
     _WHERE = {"VBReg": "registration", "register": "registration", "Scale": "scale"}
-    _STAGES = (
-        "io",
-        "clouds",
-        "descriptors",
-        "matching",
-        "network",
-        "voting",
-        "estimation",
-        "geometry",
-        "metrics",
-        "errors",
-    )
 
     def __getattr__(name: str) -> object:
         """Load what is heavy when it is first asked for."""
         if name in _WHERE:
             return getattr(importlib.import_module(f"vbreg.{_WHERE[name]}"), name)
-        if name in _STAGES:
+        if name in __all__:  # a room
             return importlib.import_module(f"vbreg.{name}")
-        raise AttributeError(f"module 'vbreg' has no attribute {name!r}; it has {__dir__()}")
+        raise AttributeError(f"module 'vbreg' has no attribute {name!r}; it has {__all__}")
 
     def __dir__() -> list[str]:
         """List what there is, whether it is loaded yet or not."""
-        return sorted({*__all__, *_STAGES})
+        return sorted(__all__)
 
 
 try:

@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.backends.neighbors import Neighbors, radius_knn
+from vbreg.backends.neighbors import MAX_CELLS, Neighbors, radius_knn
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
 
-MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
 CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size

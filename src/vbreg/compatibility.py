@@ -34,10 +34,15 @@ def spatial_compatibility(
 def distances(rows: Tensor, points: Tensor) -> Tensor:
     """Return the distances (..., K, N) between rows (..., K, 3) and points (..., N, 3).
 
-    They are sums of squared differences. A matrix product would be quicker, but its rounding shows
-    from some thousand thresholds of extent on.
+    They are sums of squared differences, axis by axis. A matrix product would be quicker, but its
+    rounding shows from some thousand thresholds of extent on; and torch.cdist without one takes ten
+    times as long on a GPU.
     """
-    return torch.cdist(rows, points, compute_mode="donot_use_mm_for_euclid_dist")
+    squared = (rows[..., :1] - points[..., None, :, 0]).square_()
+    for axis in (1, 2):
+        difference = rows[..., axis : axis + 1] - points[..., None, :, axis]
+        squared.addcmul_(difference, difference)
+    return squared.sqrt_()
 
 
 def feature_compatibility(features_rows: Tensor, features: Tensor, sigma: Tensor | float) -> Tensor:

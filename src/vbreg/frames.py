@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vbreg.errors import VBRegError
 from vbreg.inputs import MIN_MATCHES, Cloud, load_points
-from vbreg.types import Bool, Float64
+from vbreg.types import Float64
 
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
@@ -69,52 +69,50 @@ class Matches:
         descriptors: Tensor | None = None,  # (1, N, 2 D)
     ) -> Matches:
         """Make one problem of points that lie in local frames already."""
-        ends = source.double() / unit, target.double() / unit
-        widest = max(float(end.abs().max()) for end in ends)
-        if not widest <= MAX_EXTENT:
-            raise VBRegError(
-                f"matches lie up to {widest * unit:.3g} from their middle, with an inlier "
-                f"threshold of {unit:.3g}: check that both are in the same unit"
-            )
+        ends = torch.stack([source, target]).double().div_(unit)  # (2, N, 3)
+        _check_extent(float(ends.abs().max()), unit)
         mask = torch.ones(1, len(source), dtype=torch.bool, device=source.device)
         shift = origins[0][None], origins[1][None]
         return Matches(ends[0][None], ends[1][None], mask, descriptors, shift, unit)
 
     @staticmethod
     def of_points(
-        source: Float64, target: Float64, unit: float, descriptors: Float64 | None = None
+        sources: Sequence[Float64],  # (N_b, 3) each, in the user's frames
+        targets: Sequence[Float64],
+        unit: float,
+        descriptors: Sequence[Float64] | None = None,  # (N_b, 2 D) each
     ) -> Matches:
-        """Make one problem of finite points (N, 3) in the user's frames."""
-        origins = source.mean(0), target.mean(0)
-        described = None if descriptors is None else torch.from_numpy(descriptors)[None]
-        ends = torch.from_numpy(source - origins[0]), torch.from_numpy(target - origins[1])
-        return Matches.local(ends[0], ends[1], origins, unit, described)
+        """Make problems of a user's points, padded to the longest.
 
-    @staticmethod
-    def batch(problems: Sequence[Matches]) -> Matches:
-        """Join problems of one unit, padded to the longest."""
-        if len(problems) == 1:
-            return problems[0]
-        longest = max(len(problem) for problem in problems)
-
-        def padded(parts: Sequence[Tensor]) -> Tensor:
-            whole = parts[0].new_zeros(len(parts), longest, *parts[0].shape[2:])
-            for row, part in zip(whole, parts, strict=True):
-                row[: part.shape[1]] = part[0]
-            return whole
-
-        described = [p.descriptors for p in problems if p.descriptors is not None]
-        return Matches(
-            padded([p.source for p in problems]),
-            padded([p.target for p in problems]),
-            padded([p.mask for p in problems]),
-            padded(described) if described else None,
-            (
-                np.concatenate([p.origins[0] for p in problems]),
-                np.concatenate([p.origins[1] for p in problems]),
-            ),
-            problems[0].unit,
-        )
+        Rows that are not finite are masked out.
+        """
+        longest = max(len(source) for source in sources)
+        ends = np.full((2, len(sources), longest, 3), np.nan)  # padding is not finite, either
+        for b, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            ends[0, b, : len(source)], ends[1, b, : len(target)] = source, target
+        mask = np.isfinite(ends).all((0, 3))  # (B, N)
+        if (fewest := int(mask.sum(1).min())) < MIN_MATCHES:
+            raise VBRegError(
+                f"{fewest} usable correspondences: at least {MIN_MATCHES} are needed to fix a pose"
+            )
+        whole = bool(mask.all())
+        if not whole:
+            ends[:, ~mask] = 0.0
+        origins = ends.sum(2) / mask.sum(1)[:, None]  # (2, B, 3)
+        ends -= origins[:, :, None]
+        if not whole:
+            ends[:, ~mask] = 0.0
+        ends /= unit
+        _check_extent(float(np.abs(ends).max()), unit)
+        described = None
+        if descriptors is not None:
+            rows = np.zeros((len(sources), longest, descriptors[0].shape[-1]))
+            for b, given in enumerate(descriptors):
+                rows[b, : len(given)] = given
+            described = torch.from_numpy(rows)
+        source, target = torch.from_numpy(ends)
+        real = torch.from_numpy(mask)
+        return Matches(source, target, real, described, (origins[0], origins[1]), unit)
 
     def __len__(self) -> int:
         """Return N, the number of rows of each problem."""
@@ -135,9 +133,11 @@ class Matches:
             descriptors=None if self.descriptors is None else change(self.descriptors),
         )
 
-    def take(self, rows: Tensor) -> Matches:
-        """Return some rows of every problem."""
-        return self.map(lambda part: part[:, rows.to(part.device)])
+    def problems_from(self, start: int, count: int) -> Matches:
+        """Return at most `count` of the problems, from one on."""
+        some = slice(start, start + count)
+        origins = self.origins[0][some], self.origins[1][some]
+        return replace(self.map(lambda part: part[some]), origins=origins)
 
     def to_user(self, T_local: Tensor) -> Float64:
         """Return poses (B, 4, 4) in the unit and the frames of the user's points."""
@@ -147,15 +147,11 @@ class Matches:
         T[:, :3, 3] = T[:, :3, 3] * self.unit + target_origin - moved
         return T
 
-    def points_in_user_frame(self, problem: int = 0) -> tuple[Float64, Float64]:
-        """Return source and target (N, 3) of one problem, in the user's frames."""
-        source, target = (
-            end[problem].double().cpu().numpy() * self.unit + origin[problem]
-            for end, origin in zip((self.source, self.target), self.origins, strict=True)
-        )
-        return source, target
 
-    def real_rows(self, problem: int) -> Bool:
-        """Tell which rows (N,) of one problem are no padding."""
-        mask: Bool = self.mask[problem].cpu().numpy()
-        return mask
+def _check_extent(widest: float, unit: float) -> None:
+    """Raise where points lie so many thresholds from their middle that float32 loses them."""
+    if not widest <= MAX_EXTENT:
+        raise VBRegError(
+            f"matches lie up to {widest * unit:.3g} from their middle, with an inlier threshold of "
+            f"{unit:.3g}: check that both are in the same unit"
+        )

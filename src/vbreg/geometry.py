@@ -1,7 +1,7 @@
 """Rigid motions. Pure, batched over leading dimensions, any float dtype, any device.
 
 Frames stand in the names: `T_a_b` maps points of frame b into frame a, so that the inner names
-cancel in `T_a_c = compose(T_a_b, T_b_c)`.
+cancel in `T_a_c = T_a_b @ T_b_c`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,6 @@ def from_rotation_translation(R: Tensor, t: Tensor) -> Tensor:
 def apply(T_a_b: Tensor, points_b: Tensor) -> Tensor:
     """Move points (..., N, 3) by T (..., 4, 4)."""
     return points_b @ T_a_b[..., :3, :3].transpose(-1, -2) + T_a_b[..., None, :3, 3]
-
-
-def compose(T_a_b: Tensor, T_b_c: Tensor) -> Tensor:
-    """Return T_a_c (..., 4, 4)."""
-    return T_a_b @ T_b_c
 
 
 def inverse(T_a_b: Tensor) -> Tensor:

@@ -52,8 +52,8 @@ def as_points(points: Points, name: str) -> Float64:
     return array
 
 
-def as_matches(source: Points, target: Points) -> tuple[Float64, Float64, Bool]:
-    """Return both ends (N, 3) of matches, and which rows (N,) are finite in both."""
+def as_matches(source: Points, target: Points) -> tuple[Float64, Float64]:
+    """Return both ends (N, 3) of matches, row by row."""
     ends = as_points(source, "source_points"), as_points(target, "target_points")
     for name, end in zip(("source_points", "target_points"), ends, strict=True):
         if end.ndim != 2:
@@ -66,12 +66,12 @@ def as_matches(source: Points, target: Points) -> tuple[Float64, Float64, Bool]:
             f"source_points {ends[0].shape} and target_points {ends[1].shape} differ in shape: row "
             "n of one is matched to row n of the other"
         )
-    finite: Bool = np.asarray(np.isfinite(np.concatenate(ends, axis=1)).all(axis=1))
-    if (count := int(finite.sum())) < MIN_MATCHES:
-        raise VBRegError(
-            f"{count} usable correspondences: at least {MIN_MATCHES} are needed to fix a pose"
-        )
-    return *ends, finite
+    return ends
+
+
+def finite_rows(source: Float64, target: Float64) -> Bool:
+    """Tell (N,) which matches are finite at both ends."""
+    return np.asarray(np.isfinite(source).all(axis=1) & np.isfinite(target).all(axis=1))
 
 
 def as_descriptors(descriptors: Descriptors | None, valid: Bool, width: int) -> Float64 | None:

@@ -8,9 +8,8 @@ ships. A step of your own goes in as the `descriptor`: a function of points, nor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,17 +22,12 @@ from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES
 from vbreg.scale import Scale
+from vbreg.timing import Clock, untimed
 from vbreg.types import Correspondences, Float64
-
-Clock = Callable[[str], AbstractContextManager[None]]
 
 MAX_CORRESPONDENCES = 8000  # of a registration, if nothing else is said
 MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
 MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
-
-
-def _untimed(stage: str) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +86,9 @@ class MatchedClouds:
             described,
         )
 
+    @cached_property
     def correspondences(self) -> Correspondences:
-        """Return the matches in the user's frames."""
+        """The matches in the user's frames."""
         i, j = self.source_index, self.target_index
         return Correspondences(
             self.source.in_user_frame(i),
@@ -109,7 +104,7 @@ def describe(
     *,
     descriptor: str | Descriptor = "fpfh",
     device: torch.device | None = None,
-    clock: Clock = _untimed,
+    clock: Clock = untimed,
 ) -> DescribedCloud:
     """Thin a cloud to one point a voxel and describe each point, on the device."""
     with clock("downsample"):
@@ -130,7 +125,7 @@ def describe_points(
     scale: Scale,
     *,
     descriptor: str | Descriptor = "fpfh",
-    clock: Clock = _untimed,
+    clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
     compute = descriptor_named(descriptor)

@@ -21,7 +21,7 @@ from vbreg.errors import FileFormatError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.voting import VotingConfig
 
-FOLDER = Path(__file__).parent / "weights"
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
 
 
@@ -37,7 +37,7 @@ WEIGHTS: Mapping[str, str] = {  # files of the package, by name
 def weights_path(name_or_path: str | Path) -> Path:
     """Return the path of weights that are shipped, or the path given."""
     shipped = WEIGHTS.get(str(name_or_path))
-    return Path(name_or_path) if shipped is None else FOLDER / shipped
+    return Path(name_or_path) if shipped is None else WEIGHTS_FOLDER / shipped
 
 
 def fingerprint(name_or_path: str | Path) -> str:

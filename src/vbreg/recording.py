@@ -1,23 +1,30 @@
-"""Work of a GPU, recorded once and then replayed by the GPU alone (CUDA graphs).
+"""A solver on its device: which backend, how much at once, recorded or step by step.
 
-A pose is some hundred kernels of microseconds each, so that starting them from Python takes longer
-than running them.
+A recording is work that a GPU replays alone (a CUDA graph): a pose is some hundred
+kernels of microseconds each, so that starting them from Python takes longer than running them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from vbreg import backends
+from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.backends.plain import Backend
 from vbreg.frames import Matches
+from vbreg.network import NetworkConfig
 from vbreg.solver import Solution, Solver
+from vbreg.timing import Clock
 from vbreg.voting import seed_count
 
+MEMORY_SHARE = 0.5  # of the free memory that is used
+FIXED_BYTES = 3 * 2**28  # a map of all by all matches on a CPU, and some of some rows by all
+MIN_SOLVED_MATCHES = 2000  # however little memory is free
 MAX_RECORDED_MATCHES = 8192  # of a problem; beyond, a GPU is busy without a recording
 MAX_RECORDED_ROWS = 2**17  # of all problems of a recording together
 MAX_RECORDINGS = 32
@@ -132,3 +139,99 @@ def _fill(held: Matches, given: Matches) -> None:
         if a is not None and b is not None:
             a[:, :N].copy_(b, non_blocking=True)
     held.mask[:, N:] = False
+
+
+class DeviceSolver:
+    """A solver on the device of its network, with the quickest backend that runs there."""
+
+    def __init__(self, solver: Solver, backend: BackendName) -> None:
+        self.solver, self.backend = solver, backend
+        self.recorded: dict[str, RecordedSolver] = {}  # by backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a GPU has recorded, which is made anew where it is needed."""
+        return {**vars(self), "recorded": {}}
+
+    def __call__(
+        self, matches: Matches, seed: int | None, clock: Clock, most: int
+    ) -> tuple[Solution, str]:
+        """Solve at most so many rows at a time -> the solution, on the CPU, and the backend."""
+        sigma = self.solver.network.sigma
+
+        def work(backend: Backend) -> Solution:
+            step = max(1, min(most, backend.max_rows) // len(matches))
+            with torch.inference_mode(), devices.current(sigma):
+                parts = [
+                    self._solve(matches.problems_from(start, step), backend, seed, clock)
+                    for start in range(0, matches.problems, step)
+                ]
+            if len(parts) == 1:
+                return parts[0]
+            return Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+        return backends.run(work, sigma.device, self.backend)
+
+    def _solve(
+        self, matches: Matches, backend: Backend, seed: int | None, clock: Clock
+    ) -> Solution:
+        """Solve some problems -> on the CPU.
+
+        Where the features leave no seed with enough company (a handful of matches, far from what
+        the network was trained on), the geometry votes alone.
+        """
+        if backend.records and seed is None and RecordedSolver.takes(matches):
+            with clock("solve"):
+                solution = self._recorded_on(backend)(matches)
+        else:
+            solution = self._step_by_step(matches, backend, seed, clock)
+        if bool(solution.voted.all()):
+            return solution
+        other = self._step_by_step(matches, backend, seed, clock, geometry_alone=True)
+        chosen = (
+            torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
+            for a, b in zip(solution, other, strict=True)
+        )
+        return Solution(*chosen)
+
+    def _recorded_on(self, backend: Backend) -> RecordedSolver:
+        if backend.name not in self.recorded:
+            device = self.solver.network.sigma.device
+            self.recorded[backend.name] = RecordedSolver(self.solver, backend, device)
+        return self.recorded[backend.name]
+
+    def _step_by_step(
+        self,
+        matches: Matches,
+        backend: Backend,
+        seed: int | None,
+        clock: Clock,
+        *,
+        geometry_alone: bool = False,
+    ) -> Solution:
+        device, generator = self.solver.network.sigma.device, None
+        if seed is not None:
+            generator = torch.Generator(device).manual_seed(seed)
+        solution = self.solver(
+            matches.map(lambda part: part.to(device)),
+            backend,
+            whole=bool(matches.mask.all()),
+            most_seeds=int(seed_count(matches.mask.sum(-1), self.solver.voting).max()),
+            geometry_alone=geometry_alone,
+            generator=generator,
+            clock=clock,
+        )
+        return Solution(*to_cpu(solution))
+
+
+def max_matches(config: NetworkConfig, device: torch.device) -> int:
+    """Return how many matches can be solved at once in a share of the device's free memory.
+
+    They need features of all iterations, once more in length 1 for the votes; what the branches
+    carry; and what one iteration computes on the way.
+    """
+    features = 2 * config.iterations * config.width
+    carried = 3 * (config.latent_width + config.hidden_width)
+    on_the_way = 14 * config.hidden_width + 12 * config.width
+    bytes_each = 4 * (features + carried + on_the_way)
+    free = int(MEMORY_SHARE * devices.free_memory(device)) - FIXED_BYTES
+    return max(MIN_SOLVED_MATCHES, free // bytes_each)

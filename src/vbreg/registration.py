@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from vbreg import backends, pretrained
+from vbreg import pretrained
 from vbreg.backends import BackendName, devices
-from vbreg.backends.plain import Backend
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorName
 from vbreg.errors import VBRegError
@@ -31,17 +28,18 @@ from vbreg.inputs import (
     Points,
     as_descriptors,
     as_matches,
+    finite_rows,
     positive_number,
 )
 from vbreg.matching import MAX_CORRESPONDENCES, MatchedClouds, describe, evenly, match_clouds
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
-from vbreg.recording import RecordedSolver
+from vbreg.recording import DeviceSolver, max_matches
 from vbreg.scale import PresetName, Scale
-from vbreg.solver import Solution, Solver, max_matches
+from vbreg.solver import Solver
 from vbreg.timing import Stopwatch
-from vbreg.types import Bool, Correspondences, Float32, Registration
-from vbreg.voting import VotingConfig, seed_count
+from vbreg.types import Correspondences, Float64, Int64, Registration
+from vbreg.voting import VotingConfig
 
 
 def register(
@@ -113,8 +111,7 @@ class VBReg:
     ) -> None:
         """Take a network on its device; the backend 'plain' is torch without quicker forms."""
         self.solver = Solver(network.eval(), voting or VotingConfig())
-        self.backend: BackendName = backend
-        self._recorded: dict[str, RecordedSolver] = {}  # by backend
+        self._on_device = DeviceSolver(self.solver, backend)
 
     @classmethod
     def from_pretrained(
@@ -150,10 +147,6 @@ class VBReg:
             f"VBReg(L={config.iterations}, d={config.width}, {count / 1e6:.2f} M parameters, "
             f"{self.device})"
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what a GPU has recorded, which is made anew where it is needed."""
-        return {**vars(self), "_recorded": {}}
 
     def estimate(
         self,
@@ -203,36 +196,43 @@ class VBReg:
             raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
         unit = positive_number(inlier_threshold, "inlier_threshold")
         most = self._max_matches()
-        given = [
-            self._given(
-                sources[b], targets[b], unit, None if descriptors is None else descriptors[b], most
-            )
-            for b in range(len(sources))
+        ends = [as_matches(*pair) for pair in zip(sources, targets, strict=True)]
+        found = [len(source) for source, _ in ends]
+        described = self._descriptors(ends, descriptors)
+        index = [_rows_that_fit(*pair, most) for pair in ends]
+        ends = [
+            (source, target) if rows is None else (source[rows], target[rows])
+            for rows, (source, target) in zip(index, ends, strict=True)
         ]
-        clock = Stopwatch()
-        solution, backend = self._run(
-            Matches.batch([problem.matches for problem in given]), seed, clock, most
+        matches = Matches.of_points(
+            [source for source, _ in ends],
+            [target for _, target in ends],
+            unit,
+            described and [d if r is None else d[r] for r, d in zip(index, described, strict=True)],
         )
-        results = []
-        for b, problem in enumerate(given):
-            inliers, confidence = problem.spread(solution.inliers[b], solution.confidence[b])
-            results.append(
-                Registration(
-                    T_target_source=problem.matches.to_user(solution.T[b : b + 1])[0],
-                    correspondences=problem.correspondences,
-                    inliers=inliers,
-                    confidence=confidence,
-                    score=float(solution.score[b]),
-                    inlier_rmse=float(solution.rmse[b]) * unit,
-                    determined=bool(solution.determined[b]),
-                    inlier_threshold=unit,
-                    matches_found=problem.found,
-                    backend=backend,
-                    memory_limited=len(problem.correspondences) < problem.found,
-                    timings=clock.seconds,
-                )
+        if len(matches) == most < max(found):
+            _warn_of_memory(max(found), most, stacklevel=4)
+        clock = Stopwatch()
+        solution, backend = self._on_device(matches, seed, clock, most)
+        poses = matches.to_user(solution.T)
+        inliers, confidence = solution.inliers.numpy(), solution.confidence.numpy()
+        return [
+            Registration(
+                T_target_source=poses[b],
+                correspondences=Correspondences(source, target, index[b], index[b]),
+                inliers=inliers[b, : len(source)],
+                confidence=confidence[b, : len(source)],
+                score=float(solution.score[b]),
+                inlier_rmse=float(solution.rmse[b]) * unit,
+                determined=bool(solution.determined[b]),
+                inlier_threshold=unit,
+                matches_found=found[b],
+                backend=backend,
+                memory_limited=len(source) == most < found[b],
+                timings=clock.seconds,
             )
-        return results
+            for b, (source, target) in enumerate(ends)
+        ]
 
     def solve(
         self,
@@ -249,7 +249,7 @@ class VBReg:
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
-            _warn_of_memory(len(matched.source_index), most)
+            _warn_of_memory(len(matched.source_index), most, stacklevel=4)
             matched = matched.thinned(most)
         width = self.network.config.descriptor_width
         matches = matched.matches(with_descriptors=width > 0)
@@ -258,10 +258,10 @@ class VBReg:
                 f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
                 f"takes {width}"
             )
-        solution, backend = self._run(matches, seed, clock, most)
+        solution, backend = self._on_device(matches, seed, clock, most)
         return Registration(
             T_target_source=matches.to_user(solution.T)[0],
-            correspondences=matched.correspondences(),
+            correspondences=matched.correspondences,
             inliers=solution.inliers[0].numpy(),
             confidence=solution.confidence[0].numpy(),
             score=float(solution.score[0]),
@@ -279,129 +279,23 @@ class VBReg:
         )
 
     def _max_matches(self) -> int:
-        return max_matches(self.network.config, devices.free_memory(self.device))
+        return max_matches(self.network.config, self.device)
 
-    def _given(
+    def _descriptors(
         self,
-        source_points: Points,
-        target_points: Points,
-        unit: float,
-        descriptors: Descriptors | None,
-        most: int,
-    ) -> _GivenMatches:
-        """Check one problem of a user's, and thin what memory cannot hold."""
-        source, target, valid = as_matches(source_points, target_points)
+        ends: Sequence[tuple[Float64, Float64]],
+        descriptors: Sequence[Descriptors] | None,
+    ) -> list[Float64] | None:
+        """Return (N_b, 2 D) of each problem for a network that sees them, None for another."""
         width = self.network.config.descriptor_width
-        described = as_descriptors(descriptors, valid, width)
-        found, index = len(source), None
-        if found > most:
-            _warn_of_memory(found, most)
-            index = np.flatnonzero(valid)
-            index = index[evenly(len(index), most).numpy()]
-            source, target, valid = source[index], target[index], valid[index]
-            described = None if described is None else described[index]
-        return _GivenMatches(
-            Matches.of_points(
-                source[valid],
-                target[valid],
-                unit,
-                None if described is None else described[valid],
-            ),
-            Correspondences(source, target, index, index),
-            valid,
-            found,
-        )
-
-    def _run(
-        self, matches: Matches, seed: int | None, clock: Stopwatch, most: int
-    ) -> tuple[Solution, str]:
-        """Solve some problems at a time -> the solution of all, on the CPU, and the backend."""
-
-        def work(backend: Backend) -> Solution:
-            step = max(1, min(most, backend.max_rows) // len(matches))
-            with torch.inference_mode(), devices.current(self.network.sigma):
-                parts = [
-                    self._solve_part(_problems(matches, start, step), backend, seed, clock)
-                    for start in range(0, matches.problems, step)
-                ]
-            if len(parts) == 1:
-                return parts[0]
-            return Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
-
-        return backends.run(work, self.device, self.backend)
-
-    def _solve_part(
-        self, matches: Matches, backend: Backend, seed: int | None, clock: Stopwatch
-    ) -> Solution:
-        """Solve on the device -> on the CPU.
-
-        Where the features leave no seed with enough company (a handful of matches, far from what
-        the network was trained on), the geometry votes alone.
-        """
-        if backend.records and seed is None and RecordedSolver.takes(matches):
-            with clock("solve"):
-                solution = self._recorded_on(backend)(matches)
-        else:
-            solution = self._step_by_step(matches, backend, seed, clock)
-        if bool(solution.voted.all()):
-            return solution
-        other = self._step_by_step(matches, backend, seed, clock, geometry_alone=True)
-        chosen = (
-            torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
-            for a, b in zip(solution, other, strict=True)
-        )
-        return Solution(*chosen)
-
-    def _recorded_on(self, backend: Backend) -> RecordedSolver:
-        if backend.name not in self._recorded:
-            self._recorded[backend.name] = RecordedSolver(self.solver, backend, self.device)
-        return self._recorded[backend.name]
-
-    def _step_by_step(
-        self,
-        matches: Matches,
-        backend: Backend,
-        seed: int | None,
-        clock: Stopwatch,
-        *,
-        geometry_alone: bool = False,
-    ) -> Solution:
-        generator = None
-        if seed is not None:
-            generator = torch.Generator(self.device).manual_seed(seed)
-        solution = self.solver(
-            matches.map(lambda part: part.to(self.device)),
-            backend,
-            whole=bool(matches.mask.all()),
-            most_seeds=int(seed_count(matches.mask.sum(-1), self.voting).max()),
-            geometry_alone=geometry_alone,
-            generator=generator,
-            clock=clock,
-        )
-        return Solution(*devices.to_cpu(solution))
-
-
-@dataclass(frozen=True, eq=False)
-class _GivenMatches:
-    """One problem of a user's: what is solved of it, and what the result shows."""
-
-    matches: Matches  # of the valid rows
-    correspondences: Correspondences  # all rows that memory can hold
-    valid: Bool  # (N,)
-    found: int
-
-    def spread(self, inliers: torch.Tensor, confidence: torch.Tensor) -> tuple[Bool, Float32]:
-        """Put what was found for the valid rows back to their places among all (N,)."""
-        n = len(self.matches)
-        all_inliers = np.zeros(len(self.valid), dtype=bool)
-        all_inliers[self.valid] = inliers[:n].numpy()
-        all_confidence = np.zeros(len(self.valid), dtype=np.float32)
-        all_confidence[self.valid] = confidence[:n].numpy()
-        return all_inliers, all_confidence
-
-
-def _problems(matches: Matches, start: int, step: int) -> Matches:
-    return matches.map(lambda part: part[start : start + step])
+        if width == 0 and descriptors is None:
+            return None
+        given: Sequence[Descriptors | None] = descriptors or [None] * len(ends)
+        rows = [
+            as_descriptors(d, finite_rows(*pair), width)
+            for d, pair in zip(given, ends, strict=True)
+        ]
+        return [row for row in rows if row is not None]
 
 
 def _choose_scale(
@@ -422,7 +316,7 @@ def _choose_model(
     if model is not None:
         return model
     chosen = devices.choose_device(device)
-    name = weights or devices.default_weights(chosen)
+    name = devices.default_weights(chosen) if weights is None else weights
     if str(name) in pretrained.WEIGHTS:
         return _shipped_model(str(name), str(chosen))
     return VBReg.from_pretrained(name, device=chosen)
@@ -433,10 +327,18 @@ def _shipped_model(weights: str, device: str) -> VBReg:
     return VBReg.from_pretrained(weights, device=device)
 
 
-def _warn_of_memory(found: int, most: int) -> None:
+def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:
+    """Return which finite rows to solve where memory cannot hold all rows, None where it can."""
+    if len(source) <= most:
+        return None
+    rows = np.flatnonzero(finite_rows(source, target))
+    return rows[evenly(len(rows), most).numpy()]
+
+
+def _warn_of_memory(found: int, most: int, stacklevel: int) -> None:
     warnings.warn(
         f"{found} matches are more than the free memory holds, so that {most} of them are used; "
         "with other memory free, or on another machine, the answer may differ: set "
         "max_correspondences to have the same everywhere",
-        stacklevel=4,
+        stacklevel=stacklevel,
     )

@@ -33,9 +33,9 @@ SIZE = (1600, 800)  # of the whole picture
 HEADER = 84  # rows for the title and the captions
 ENDINGS = (".png", ".jpg", ".jpeg")
 SUPERSAMPLE = 2
-MOST_POINTS = 400_000  # per cloud
+MAX_DRAWN_POINTS = 400_000  # per cloud
 EYE_DOME = ((2, 0.45), (6, 0.3), (14, 0.25))  # distance in fine pixels, weight
-LARGEST_BALL = 12  # radius in fine pixels
+MAX_BALL_RADIUS = 12  # radius in fine pixels
 ROUNDNESS = 0.4  # of the balls: 1 is a sphere, 0 a disc
 
 
@@ -73,7 +73,7 @@ class Camera:
         return replace(self, centre=(low + high) / 2 @ self.axes, pixels_per_unit=float(scale))
 
     def project(self, points: Float64, width: int, height: int) -> Float64:
-        """(N, 3) column, row and depth away from the eye, all in pixels."""
+        """Return column, row and depth away from the eye (N, 3), all in pixels."""
         seen = (points - self.centre) @ self.axes.T * self.pixels_per_unit
         return np.stack([seen[:, 0] + width / 2, height / 2 - seen[:, 1], -seen[:, 2]], axis=1)
 
@@ -124,14 +124,14 @@ def render_clouds(
     if camera is None:
         everything = np.concatenate(arrays)
         camera = Camera.facing(everything).framing(everything, *size)
-    width, height = (SUPERSAMPLE * n + 2 * LARGEST_BALL for n in size)  # cut off again below
+    width, height = (SUPERSAMPLE * n + 2 * MAX_BALL_RADIUS for n in size)  # cut off again below
     fine = replace(camera, pixels_per_unit=SUPERSAMPLE * camera.pixels_per_unit)
     depth = np.full((height, width), np.inf, dtype=np.float32)
     owner = np.full((height, width), -1, dtype=np.int8)
     for index, points in enumerate(arrays):
         radius = _ball_radius(points, fine.pixels_per_unit)
         _draw_balls(depth, owner, fine.project(points, width, height), radius, index)
-    middle = slice(LARGEST_BALL, -LARGEST_BALL)
+    middle = slice(MAX_BALL_RADIUS, -MAX_BALL_RADIUS)
     palette = np.array([colour for _, colour in clouds], dtype=np.float32)
     return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette))
 
@@ -140,8 +140,8 @@ def _drawable(points: ArrayLike) -> Float64:
     """Finite points, a fixed random subset of a large cloud."""
     array = np.asarray(points, dtype=np.float64)
     array = array[np.isfinite(array).all(axis=1)]
-    if len(array) > MOST_POINTS:
-        array = array[np.random.default_rng(0).choice(len(array), MOST_POINTS, replace=False)]
+    if len(array) > MAX_DRAWN_POINTS:
+        array = array[np.random.default_rng(0).choice(len(array), MAX_DRAWN_POINTS, replace=False)]
     return array
 
 
@@ -216,7 +216,7 @@ def _ball_radius(points: Float64, pixels_per_unit: float) -> float:
     neighbours = [min(n, len(points)) for n in (2, 6)]
     first, fifth = np.median(np.asarray(tree.query(sample, k=neighbours)[0]), axis=0)
     share = np.clip(1.2 - 1.15 * first / max(fifth, 1e-12), 0.52, 0.8)
-    return float(np.clip(share * fifth * pixels_per_unit, 1.5, LARGEST_BALL))
+    return float(np.clip(share * fifth * pixels_per_unit, 1.5, MAX_BALL_RADIUS))
 
 
 def _draw_balls(

@@ -6,8 +6,6 @@ waits for the device. Shapes: B problems, N correspondences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,14 +15,9 @@ from torch import Tensor
 from vbreg.backends.plain import Backend
 from vbreg.estimation import Estimate, best_hypothesis, squared_residuals
 from vbreg.frames import Matches
-from vbreg.network import NetworkConfig, NetworkOutput, VariationalNonLocalNetwork
+from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
+from vbreg.timing import Clock, untimed
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, select_seeds
-
-Clock = Callable[[str], AbstractContextManager[None]]
-
-MEMORY_SHARE = 0.5  # of the free memory that is used
-FIXED_BYTES = 3 * 2**28  # a map of all by all matches on a CPU, and some of some rows by all
-MIN_SOLVED_MATCHES = 2000  # however little memory is free
 
 
 class Solution(NamedTuple):
@@ -55,7 +48,7 @@ class Solver:
         most_seeds: int | None = None,  # where known, so that the device need not be asked
         geometry_alone: bool = False,  # votes without features
         generator: torch.Generator | None = None,  # samples latent features
-        clock: Clock = lambda stage: nullcontext(),
+        clock: Clock = untimed,
     ) -> Solution:
         """Return the pose that the matches of each problem agree on."""
         source, target = self.lowered(matches)
@@ -92,9 +85,8 @@ class Solver:
 
     def lowered(self, matches: Matches) -> tuple[Tensor, Tensor]:
         """Return both ends in the precision of the network."""
-        return matches.source.to(self.network.sigma.dtype), matches.target.to(
-            self.network.sigma.dtype
-        )
+        kind = self.network.sigma.dtype
+        return matches.source.to(kind), matches.target.to(kind)
 
     def run_network(
         self,
@@ -129,16 +121,3 @@ class Solver:
         seeds = select_seeds(output.logits, suppressed, mask, voting, most_seeds)
         electorate = Electorate(output.features, self.network.sigma, output.attention)
         return seeds, backend.vote(electorate, source, target, seeds, mask, voting)
-
-
-def max_matches(config: NetworkConfig, free_bytes: int) -> int:
-    """Return how many matches can be solved at once in a share of the free memory.
-
-    They need features of all iterations, once more in length 1 for the votes; what the branches
-    carry; and what one iteration computes on the way.
-    """
-    features = 2 * config.iterations * config.width
-    carried = 3 * (config.latent_width + config.hidden_width)
-    on_the_way = 14 * config.hidden_width + 12 * config.width
-    bytes_each = 4 * (features + carried + on_the_way)
-    return max(MIN_SOLVED_MATCHES, int(MEMORY_SHARE * free_bytes - FIXED_BYTES) // bytes_each)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
 
 from vbreg.backends import devices
+
+Clock: TypeAlias = Callable[[str], AbstractContextManager[None]]  # of the name of a stage
+
+
+def untimed(stage: str) -> AbstractContextManager[None]:
+    """Return a clock that measures nothing."""
+    return nullcontext()
 
 
 class Stopwatch:

@@ -9,6 +9,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vbreg.errors import VBRegError
+
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
@@ -93,7 +95,16 @@ class Registration:
         """
         R, t = self.T_target_source[:3, :3], self.T_target_source[:3, 3]
         if not isinstance(cloud, PointCloud):
-            return np.asarray(cloud, dtype=np.float64) @ R.T + t
+            try:
+                given = np.asarray(getattr(cloud, "points", cloud), dtype=np.float64)
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise VBRegError(
+                    f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
+                    f"array, a PointCloud, or an object with .points ({error})"
+                ) from error
+            if given.ndim != 2 or given.shape[1] != 3:
+                raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
+            return given @ R.T + t
         finite = np.isfinite(cloud.points).all(axis=1)
         points = cloud.points.copy()
         points[finite] = points[finite] @ R.T + t

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -122,8 +122,8 @@ def wilson_lower_bound(accepted: Tensor, voters: Tensor | int, z: float) -> Tens
     return (p + z**2 / (2 * n) - spread) / (1 + z**2 / n)
 
 
-@lru_cache(maxsize=32)
-def wilson_ranks(voters: int, z: float) -> Tensor:
+@cache  # a recording of a GPU's work may hold the address of any of them
+def wilson_ranks(voters: int, z: float, device: torch.device | None = None) -> Tensor:
     """Return (voters + 1, voters + 1): entry [n, c] ranks the bound for c votes of n.
 
     Ranks are whole numbers, so that a mean compatibility below one can break ties between them.
@@ -131,13 +131,7 @@ def wilson_ranks(voters: int, z: float) -> Tensor:
     n = torch.arange(voters + 1).unsqueeze(-1).clamp_min(1)
     c = torch.minimum(torch.arange(voters + 1).expand(voters + 1, -1), n)
     bounds = wilson_lower_bound(c, n, z).mul(1e12).round()
-    return torch.unique(bounds, return_inverse=True)[1].to(torch.float32)
-
-
-@cache  # a recording of a GPU's work may hold the address of any of them
-def wilson_ranks_on(voters: int, z: float, device: torch.device) -> Tensor:
-    """Return `wilson_ranks` on a device, the same tensor in every call."""
-    return wilson_ranks(voters, z).to(device)
+    return torch.unique(bounds, return_inverse=True)[1].to(device, torch.float32)
 
 
 def vote(
@@ -182,7 +176,7 @@ class Tally:
 
     def __init__(self, like: Tensor, ballot: int, *, voters: int, z: float) -> None:
         self.ballot = ballot
-        self.ranks = wilson_ranks_on(voters, z, like.device)
+        self.ranks = wilson_ranks(voters, z, like.device)
         self.voters = voters
         self.n = 0
         self.count = torch.zeros_like(like)

@@ -1,5 +1,6 @@
 """The whole benchmark on a folder of small clouds: resumed, repeated, reported."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from vbreg import cli
-from vbreg.benchmark.cache import pack, unpack
+from vbreg.benchmark.cache import pack, read_table, unpack
 from vbreg.benchmark.predict import predict, table_path
 from vbreg.benchmark.problems import Settings, open_sequence, problem_source
 from vbreg.benchmark.report import write_report
@@ -74,6 +75,13 @@ def test_methods_find_the_poses_and_the_report_says_so(scans: Path, tmp_path: Pa
     header = (tmp_path / "poses.csv").read_text().splitlines()[0]
     assert header.startswith("pair,scene,method,success,rotation_error,translation_error")
     assert "seconds" not in header
+    assert {row.backend for row in rows} == {"cpu"}
+    predictions = read_table(table_path(tmp_path, "sm"))[1]
+    assert {row["backend"] for row in predictions} == {"cpu"}
+    with (tmp_path / "summary.csv").open(newline="") as file:
+        assert {line["backend"] for line in csv.DictReader(file)} == {"cpu"}
+    costs = (tmp_path / "costs.csv").read_text().splitlines()[0]
+    assert costs == "pair,method,device,backend,seconds,megabytes"
 
 
 def test_the_command_runs_and_goes_on(
@@ -244,8 +252,10 @@ def test_sampled_points_do_not_depend_on_the_other_pairs(scans: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"descriptor": "shot"}, "descriptor 'shot': expected 'fpfh'"),
-        ({"descriptor": "learned"}, "goes with 3dmatch"),
+        ({"descriptor": "shot"}, "descriptor 'shot': expected fpfh"),
+        ({"descriptor": "learned"}, "descriptor 'learned': expected fpfh .*'matches:NAME'"),
+        ({"descriptor": "matches:"}, "descriptor 'matches:': expected fpfh"),
+        ({"descriptor": "matches:learned"}, "'matches:learned' goes with 3dmatch and 3dlomatch"),
     ],
 )
 def test_bad_settings_are_explained(
@@ -263,6 +273,6 @@ def test_a_problem_holds_the_scans_as_they_were_measured(scans: Path) -> None:
     pair = open_sequence(chosen, None)[0]
     problem = problem_source(chosen, None, torch.device("cpu"))(pair)
     assert problem.scans is not None
-    assert problem.clouds is not None
+    assert problem.matched is not None
     assert problem.scans[0] is pair.source
-    assert len(problem.clouds[0]) < len(pair.source)
+    assert len(problem.matched.source) < len(pair.source)

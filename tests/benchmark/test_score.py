@@ -49,7 +49,9 @@ def write(output: Path, answers: dict[str, list[np.ndarray]], truth: list[np.nda
                 "T_target_source": T.ravel().tolist(),
                 "seconds": 0.1 * (k + 1),
             }
-            table.add({**row, "inliers": pack(np.array([True, False, True, True])), "megabytes": k})
+            found = pack(np.array([True, False, True, True]))
+            backend = ("cpu", "plain")[k % 2]
+            table.add({**row, "inliers": found, "megabytes": k, "backend": backend})
 
 
 def test_the_protocol_is_strict_and_errors_are_of_the_successes(tmp_path: Path) -> None:
@@ -67,6 +69,14 @@ def test_the_protocol_is_strict_and_errors_are_of_the_successes(tmp_path: Path) 
     assert summary.megabytes == 3
 
 
+def test_a_summary_names_every_backend_that_took_part(tmp_path: Path) -> None:
+    write(tmp_path, {"m": [pose()] * 3}, [pose()] * 3)
+    rows = score(tmp_path, ["m"])
+    assert [row.backend for row in rows] == ["cpu", "plain", "cpu"]
+    assert [s.backend for s in summarise(rows)] == ["cpu, plain"]
+    assert [s.backend for s in summarise(rows[:1])] == ["cpu"]
+
+
 def test_a_method_without_a_pose_is_named(tmp_path: Path) -> None:
     write(tmp_path, {"a": [pose()] * 2, "b": [pose()]}, [pose()] * 2)
     assert len(score(tmp_path, ["a", "b"])) == 2  # what both have
@@ -81,7 +91,9 @@ def test_a_method_that_gave_up_has_failed(tmp_path: Path) -> None:
     (row,) = score(tmp_path, ["m"])
     assert not row.success
     assert row.error == "too few"
+    assert row.backend == ""
     assert math.isnan(row.seconds)
+    assert summarise([row])[0].backend == ""
 
 
 def rows_of(method: str, hits: list[bool]) -> list[Row]:
@@ -101,6 +113,7 @@ def rows_of(method: str, hits: list[bool]) -> list[Row]:
             1,
             1,
             1,
+            "cpu",
             "cpu",
             0.1,
             1.0,

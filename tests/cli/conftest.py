@@ -36,15 +36,17 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         correspondences=matches,
         inliers=np.arange(n) < 120,
         confidence=np.zeros(n, dtype=np.float32),
-        score=np.float64(0.5),
-        determined=np.bool_(True),
+        score=0.5,
+        inlier_rmse=0.03,
+        determined=True,
         inlier_threshold=0.1,
         matches_found=n,
+        backend="cpu",
         voxel_size=0.05,
         voxel_size_estimated=True,
         points_read=(500, 600),
         points_dropped=(1, 0),
-        timings={"read": 0.25, "network": 0.5},
+        timings={"prepare": 0.25, "network": 0.5},
     )
     stand_in = Search(result)
     monkeypatch.setattr(registration, "register", stand_in)

@@ -38,7 +38,7 @@ class Search:
 
     def __call__(self, source: PointCloud, target: PointCloud, **options: Any) -> Registration:
         self.options = options
-        options["on_stage"]("read")
+        options["on_stage"]("prepare")
         if self.error:
             raise self.error
         return self.result

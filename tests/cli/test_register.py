@@ -20,9 +20,11 @@ import pytest
 from PIL import Image
 
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
-from vbreg import io, pretrained, registration
+from vbreg import io, pretrained, registration, scale
 from vbreg.cli import register
+from vbreg.descriptors import DESCRIPTORS
 from vbreg.errors import VBRegError
+from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.types import Correspondences
 
 JSON_KEYS = {
@@ -35,6 +37,9 @@ JSON_KEYS = {
     "inlier_count": int,
     "correspondences": int,
     "matches_found": int,
+    "memory_limited": bool,
+    "fitness": float,
+    "inlier_rmse": float,
     "score": float,
     "determined": bool,
     "voxel_size": float,
@@ -42,6 +47,7 @@ JSON_KEYS = {
     "inlier_threshold": float,
     "points_read": list,
     "points_dropped": list,
+    "backend": str,
     "timings": dict,
 }
 
@@ -50,8 +56,11 @@ def test_the_skin_has_the_functions_names() -> None:
     function = inspect.signature(registration.register).parameters
     skin = inspect.signature(register.register).parameters
     assert set(function) - set(skin) == {"model", "on_stage"}
-    assert skin["max_correspondences"].default == function["max_correspondences"].default
-    assert get_args(register.PresetName) == tuple(pretrained.PRESETS)
+    for name in set(function) & set(skin) - {"source", "target"}:
+        assert skin[name].default == function[name].default, name
+    assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
+    assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
+    assert get_args(register.DescriptorName) == tuple(DESCRIPTORS)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -138,7 +147,11 @@ def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search
     assert (content["source"], content["target"]) == tuple(map(str, clouds))
     assert list(content["timings"]) == ["read files", *search.result.timings]
     assert content["timings"]["read files"] > 0
-    assert content["timings"]["read"] == search.result.timings["read"]
+    assert content["timings"]["prepare"] == search.result.timings["prepare"]
+    assert content["fitness"] == 0.6  # 120 of 200
+    assert content["inlier_rmse"] == 0.03
+    assert content["backend"] == "cpu"
+    assert content["memory_limited"] is False
 
 
 def test_json_in_a_file_is_the_same(
@@ -185,12 +198,35 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     assert given == {
         "voxel_size": 0.1,
         "preset": "outdoor",
-        "model": None,
+        "weights": None,
+        "descriptor": "fpfh",
         "device": "cpu",
         "mutual": True,
         "max_correspondences": 500,
         "seed": 3,
     }
+
+
+@pytest.mark.parametrize("weights", ["fast", "universal", "runs/mine.safetensors"])
+def test_weights_arrive(run: Run, clouds: tuple[Path, Path], search: Search, weights: str) -> None:
+    run("register", *clouds, "--weights", weights, "--descriptor", "fpfh")
+    assert search.options is not None
+    assert search.options["weights"] == weights
+
+
+def test_weights_that_are_not_there_are_one_line(run: Run, clouds: tuple[Path, Path]) -> None:
+    outcome = run("register", *clouds, "--voxel-size", "0.2", "--weights", "indoor")
+    assert_one_line(outcome, "no weights at indoor", "universal, fast")
+
+
+@pytest.mark.parametrize("option", ["--descriptor", "--preset"])
+def test_a_name_that_is_not_there_is_wrong_usage(
+    run: Run, clouds: tuple[Path, Path], search: Search, option: str
+) -> None:
+    outcome = run("register", *clouds, option, "fpfhh")
+    assert outcome.code == 2
+    assert "fpfhh" in outcome.err
+    assert search.options is None
 
 
 def test_quiet_says_nothing_but_warnings(
@@ -205,7 +241,7 @@ def test_quiet_says_nothing_but_warnings(
     many = Correspondences(np.zeros((9000, 3)), np.zeros((9000, 3)))
     search.result = replace(few, correspondences=many, inliers=np.arange(9000) < 90)
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
-    search.result = replace(few, determined=np.bool_(False))
+    search.result = replace(few, determined=False)
     assert "degrees of freedom" in run("register", *clouds, "-q").err
 
 

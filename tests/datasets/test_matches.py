@@ -5,11 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from vbreg.datasets import matches
 from vbreg.datasets.pairs import Pair
 from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
+from vbreg.matching import DescribedCloud
+from vbreg.scale import Scale
+
+INDOOR = Scale.of_preset("indoor")
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +34,11 @@ def pair() -> Pair:
 @pytest.fixture(scope="module")
 def sets(pair: Pair) -> tuple[matches.MatchSet, ...]:
     """From source to target and back."""
-    ends = [matches.describe(cloud) for cloud in (pair.source, pair.target)]
+    ends = [matches.described(cloud, INDOOR) for cloud in (pair.source, pair.target)]
     T, T_back = pair.T_target_source, inverse_pose(pair.T_target_source)
     return (
-        matches.match_features(pair.name, ends[0], ends[1], T, 1.0),
-        matches.match_features(f"{pair.name} back", ends[1], ends[0], T_back, 1.0),
+        matches.match_set(pair.name, ends[0], ends[1], T, 1.0, INDOOR),
+        matches.match_set(f"{pair.name} back", ends[1], ends[0], T_back, 1.0, INDOOR),
     )
 
 
@@ -97,40 +102,57 @@ def test_shards_of_streets(tmp_path: Path, sets: tuple[matches.MatchSet, ...]) -
 def test_a_place_code_makes_matches_better(pair: Pair) -> None:
     """More of them are right, and what is wrong is not only noise: FPFH still has its say."""
     blur = np.random.default_rng(0)
-    ends = [
-        replace(end, descriptors=end.descriptors * blur.uniform(0, 2, end.descriptors.shape))
-        for end in map(matches.describe, (pair.source, pair.target))
-    ]
-    ends = [replace(end, descriptors=end.descriptors.astype(np.float32)) for end in ends]
+
+    def blurred(cloud: DescribedCloud) -> DescribedCloud:
+        noise = torch.from_numpy(blur.uniform(0, 2, cloud.descriptors.shape))
+        return replace(cloud, descriptors=(cloud.descriptors * noise).float())
+
+    ends = [blurred(matches.described(cloud, INDOOR)) for cloud in (pair.source, pair.target)]
     poses = [np.eye(4), np.linalg.inv(pair.T_target_source)]  # the world is the source's frame
 
     def ratio(strength: float, seed: int) -> float:
         generator = np.random.default_rng(seed)
-        code = matches.PlaceCode(generator, 0.05)
+        code = matches.PlaceCode(generator, INDOOR.voxel_size)
         joined = [
             code.join(end, pose, strength, generator) for end, pose in zip(ends, poses, strict=True)
         ]
-        found = matches.match_features("", joined[0], joined[1], pair.T_target_source, 1.0)
+        return right(joined)
+
+    def right(clouds: list[DescribedCloud]) -> float:
+        found = matches.match_set("", clouds[0], clouds[1], pair.T_target_source, 1.0, INDOOR)
         return float(found.labels.mean())
 
-    plain = matches.match_features("", ends[0], ends[1], pair.T_target_source, 1.0).labels.mean()
+    plain = right(ends)
     assert ratio(0.0, 0) == pytest.approx(plain)
     assert 1.0 > ratio(0.4, 0) > 1.3 * plain
     assert ratio(0.4, 0) == ratio(0.4, 0) != ratio(0.4, 1)
 
 
 def test_thinning_keeps_descriptors_with_their_points(pair: Pair) -> None:
-    whole = matches.describe(pair.source)
-    some = matches.thinned(whole, 100, np.random.default_rng(0))
-    assert len(some.points) == 100
-    rows = {tuple(p): d for p, d in zip(whole.points, whole.descriptors, strict=True)}
+    whole = matches.described(pair.source, INDOOR)
+    some = matches.thinned(whole, 100)
+    assert len(some) == len(some.points) == 100
+    rows = {
+        tuple(p): d for p, d in zip(whole.points.tolist(), whole.descriptors.tolist(), strict=True)
+    }
     assert all(
-        (rows[tuple(p)] == d).all() for p, d in zip(some.points, some.descriptors, strict=True)
+        rows[tuple(p)] == d
+        for p, d in zip(some.points.tolist(), some.descriptors.tolist(), strict=True)
     )
-    assert matches.thinned(whole, 10**6, np.random.default_rng(0)).points is whole.points
+    assert torch.equal(matches.thinned(whole, 100).points, some.points)
+    assert matches.thinned(whole, 10**6) is whole
 
 
-def test_learned_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
+def test_lone_points_are_left_out(pair: Pair) -> None:
+    """They have no descriptor, so that `register` matches them to nothing."""
+    lone = np.random.default_rng(0).uniform(100, 900, (50, 3))
+    both = matches.described(np.concatenate([pair.source, lone]), INDOOR)
+    assert len(both) > 1000
+    assert both.in_user_frame().max() < 100
+    assert both.descriptors.any(-1).all()
+
+
+def test_stored_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
     folder = tmp_path / "learned_matches"
     folder.mkdir()
     points = np.random.default_rng(0).integers(-2000, 2000, (5, 3)).astype(np.int16)
@@ -146,11 +168,13 @@ def test_learned_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
     def pair(j: int) -> Pair:
         return Pair(f"room/0-{j}", empty, empty, np.eye(4), scene="room", ids=(0, j))
 
-    found = matches.learned_matches(tmp_path, "3DMatch", pair(3))
+    found = matches.stored_matches(tmp_path, "learned", "3DMatch", pair(3))
     np.testing.assert_allclose(found.source, points / 1000, atol=1e-6)
     np.testing.assert_array_equal(found.target_index, [4, 3, 2, 1, 1])
     np.testing.assert_array_equal(found.labels, [True, True, True, True, False])
-    with pytest.raises(VBRegError, match="no learned matches of room/0-2"):
-        matches.learned_matches(tmp_path, "3DMatch", pair(2))
+    with pytest.raises(VBRegError, match="no stored matches of room/0-2"):
+        matches.stored_matches(tmp_path, "learned", "3DMatch", pair(2))
     with pytest.raises(VBRegError, match="looked for"):
-        matches.learned_matches(tmp_path, "3DLoMatch", pair(3))
+        matches.stored_matches(tmp_path, "learned", "3DLoMatch", pair(3))
+    with pytest.raises(VBRegError, match="mine_matches"):
+        matches.stored_matches(tmp_path, "mine", "3DMatch", pair(3))

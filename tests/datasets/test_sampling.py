@@ -1,56 +1,46 @@
-"""Fewer keypoints: with their descriptors, as many as asked, and the same for a pair every time."""
-
-from dataclasses import replace
+"""Fewer keypoints: as many as asked, and the same for a pair every time."""
 
 import numpy as np
 import pytest
 
-from vbreg.datasets import Pair, subsample, subsample_pair
+from vbreg.benchmark.problems import Settings, keypoint_rows
+from vbreg.datasets import Pair
 from vbreg.datasets.sampling import pair_seed, sample_rows
 from vbreg.errors import VBRegError
 
-POINTS = np.arange(30000.0).reshape(-1, 3)
-DESCRIPTORS = np.repeat(np.arange(10000, dtype=np.float32)[:, None], 4, axis=1)
 
-
-def described(name: str = "attic/0-1") -> Pair:
-    few = 400
-    return Pair(
+def drawn(name: str = "attic/0-1", points: int = 300, seed: int = 0) -> tuple[np.ndarray, ...]:
+    nothing = np.zeros((0, 3))
+    pair = Pair(
         name,
-        POINTS,
-        POINTS[:few],
+        nothing,
+        nothing,
         np.eye(4),
-        descriptors=(DESCRIPTORS, DESCRIPTORS[:few]),
-        scores=(np.ones(10000, np.float32), np.ones(few, np.float32)),
+        scores=(np.ones(10000, np.float32), np.ones(400, np.float32)),
     )
+    return keypoint_rows((10000, 400), pair, Settings("synthetic", points=points, seed=seed))
 
 
 @pytest.mark.parametrize("count", [5000, 2500, 1000, 500, 250])
-def test_points_keep_their_descriptors(count: int) -> None:
-    points, descriptors = subsample(POINTS, DESCRIPTORS, count, 0)
-    assert len(points) == len(descriptors) == count
-    np.testing.assert_array_equal(points[:, 0], 3 * descriptors[:, 0])
-    assert (np.diff(points[:, 0]) > 0).all()  # none twice
-    assert points[:, 0].mean() == pytest.approx(15000, rel=0.2)
+def test_rows_are_spread_evenly(count: int) -> None:
+    rows = sample_rows(10000, count, 0)
+    assert len(rows) == count
+    assert (np.diff(rows) > 0).all()  # none twice
+    assert rows.mean() == pytest.approx(5000, rel=0.2)
 
 
 def test_small_clouds_stay_whole() -> None:
-    points, descriptors = subsample(POINTS, DESCRIPTORS, 10**6, 0)
-    assert points is POINTS
-    assert descriptors is DESCRIPTORS
+    np.testing.assert_array_equal(sample_rows(50, 10**6, 0), np.arange(50))
 
 
 def test_a_pair_is_drawn_from_its_own_seed() -> None:
-    one, again, other = (subsample_pair(described(n), 300) for n in ("a/0-1", "a/0-1", "a/0-2"))
-    np.testing.assert_array_equal(one.source, again.source)
-    assert one.descriptors is not None
-    assert len(one.source) == len(one.target) == len(one.descriptors[0]) == 300
-    np.testing.assert_array_equal(one.source[:, 0], 3 * one.descriptors[0][:, 0])
-    assert (one.source != other.source).any()
-    assert (one.source != subsample_pair(described("a/0-1"), 300, seed=1).source).any()
-    assert len(subsample_pair(described(), 1000).target) == 400
-    assert one.scores is not None
-    assert len(one.scores[1]) == 300
+    one, again, other = (drawn(name) for name in ("a/0-1", "a/0-1", "a/0-2"))
+    np.testing.assert_array_equal(one[0], again[0])
+    np.testing.assert_array_equal(one[1], again[1])
+    assert len(one[0]) == len(one[1]) == 300
+    assert (one[0] != other[0]).any()
+    assert (one[0] != drawn("a/0-1", seed=1)[0]).any()
+    assert len(drawn(points=1000)[1]) == 400
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:
@@ -68,8 +58,4 @@ def test_scores_lead_the_choice() -> None:
 
 def test_errors() -> None:
     with pytest.raises(VBRegError, match="0 points are asked for"):
-        subsample(POINTS, DESCRIPTORS, 0, 0)
-    with pytest.raises(VBRegError, match="10000 points and 3 descriptors"):
-        subsample(POINTS, DESCRIPTORS[:3], 5, 0)
-    with pytest.raises(VBRegError, match="attic/0-1 has no descriptors"):
-        subsample_pair(replace(described(), descriptors=None), 5)
+        sample_rows(10000, 0, 0)

@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from vbreg.correspondences import label, match
 
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors import fpfh
 from vbreg.errors import VBRegError
 from vbreg.geometry import random_rotation
+from vbreg.matching import match
+from vbreg.metrics import right_matches
 
 module = importlib.import_module("vbreg.descriptors.fpfh")
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -52,7 +53,7 @@ def naive_fpfh(points: Tensor, unit: Tensor, radius: float) -> Tensor:
     for i in range(n):
         weight = torch.tensor([1 / float(distance[i, j]) for j in near[i]], dtype=torch.float64)
         mean = (weight[:, None, None] * own[near[i]]).sum(0) / weight.sum().clamp_min(1e-300)
-        rows.append((mean + module._OWN_WEIGHT * own[i]).sqrt().reshape(33))
+        rows.append((mean + module.OWN_WEIGHT * own[i]).sqrt().reshape(33))
     return F.normalize(torch.stack(rows), dim=-1)
 
 
@@ -106,7 +107,7 @@ def test_chunks_do_not_show(monkeypatch):
     points = surface()
     unit = normals(points, 0.1)
     whole = fpfh(points, unit, 0.2)
-    monkeypatch.setattr(module, "_PAIRS_PER_CHUNK", 1000)
+    monkeypatch.setattr(module, "MAX_CHUNK_PAIRS", 1000)
     assert torch.equal(fpfh(points, unit, 0.2), whole)
 
 
@@ -140,7 +141,7 @@ def test_errors_name_the_value():
     points = surface(10)
     with pytest.raises(VBRegError, match=r"normals have shape \(9, 3\)"):
         fpfh(points, points[:9], 0.1)
-    with pytest.raises(VBRegError, match="radius is -1"):
+    with pytest.raises(VBRegError, match=r"radius -1\.0: expected a positive number"):
         fpfh(points, points, -1.0)
 
 
@@ -184,6 +185,6 @@ def test_finds_at_least_the_inliers_of_open3d(data_root):
     for source, target, T in read_pairs(data_root, "7-scenes-redkitchen", 8):
         for name, describe in (("ours", ours), ("theirs", theirs)):
             i, j = match(describe(source), describe(target))
-            inlier = label(source[i], target[j], T, 0.1)
+            inlier = right_matches(source[i], target[j], T, 0.1)
             ratios[name].append(float(inlier.double().mean()))
     assert np.mean(ratios["ours"]) >= 0.95 * np.mean(ratios["theirs"])

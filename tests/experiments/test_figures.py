@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.conftest import make_problem
+from tests.conftest import SMALL, fresh, make_problem
 from tests.experiments.test_theorem1 import labelled, write_rooms
 from vbreg import VBReg
 from vbreg.benchmark.predict import predict
@@ -20,6 +20,7 @@ from vbreg.benchmark.problems import Settings
 from vbreg.benchmark.score import NAN, Row
 from vbreg.errors import VBRegError
 from vbreg.experiments import figures
+from vbreg.methods import Problem
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import save_network
 
@@ -44,7 +45,7 @@ def test_compatible_shares_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPat
     made = make_problem(150)
     ends = [torch.from_numpy(a) for a in (made.source / 0.1, made.target / 0.1, made.inliers)]
     whole = figures.compatible_shares(*ends)
-    monkeypatch.setattr("vbreg.compatibility.MAP_BYTES", 20_000)
+    monkeypatch.setattr("vbreg.compatibility.MAX_MAP_BYTES", 20_000)
     assert figures.compatible_shares(*ends) == whole
 
 
@@ -74,9 +75,7 @@ def test_similarity_does_not_depend_on_the_frame(small_network: VariationalNonLo
     value = figures.last_similarity(model, problem)
     assert all(-1.0 <= v <= 1.0 for v in value)
     matches = problem.problem.correspondences
-    moved = replace(
-        problem.problem, correspondences=replace(matches, source=matches.source + 100.0)
-    )
+    moved = Problem.of_points(matches.source + 100.0, matches.target, 0.1)
     problem = replace(problem, problem=moved)
     assert figures.last_similarity(model, problem) == pytest.approx(value, abs=1e-4)
 
@@ -87,7 +86,7 @@ def row(k: int, success: bool, inlier_ratio: float, overlap: float, method: str 
         pair=f"a/{k}-9", scene="a", method=method, success=success, rotation_error=errors[0],
         translation_error=errors[1], rmse=NAN, rmse_counts=False, overlap=overlap, matches=500,
         inlier_ratio=inlier_ratio, inlier_precision=1.0, inlier_recall=1.0, inlier_f1=1.0,
-        device="cpu", seconds=0.1, megabytes=10.0,
+        device="cpu", backend="cpu", seconds=0.1, megabytes=10.0,
     )  # fmt: skip
 
 
@@ -150,16 +149,14 @@ def test_methods_of_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def drawn(
-    small_network: VariationalNonLocalNetwork, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All figures of six pairs, by an untrained network of each kind."""
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("figures")
     write_rooms(folder / "rooms", clouds=4)
     plain = VariationalNonLocalNetwork(NetworkConfig(iterations=2, width=16, variational=False))
     weights = {"VBNonlocal": folder / "vb.safetensors", "SCNonlocal": folder / "sc.safetensors"}
-    for path, network in zip(weights.values(), (small_network, plain), strict=True):
+    for path, network in zip(weights.values(), (fresh(SMALL), plain), strict=True):
         save_network(path, network)
     write_log(folder / "log", list(range(10, 130, 10)), [0.5] * 12)
     settings = Settings(str(folder / "rooms"), voxel_size=0.08, points=250)

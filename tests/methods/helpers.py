@@ -13,7 +13,7 @@ from vbreg.geometry import random_rotation
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
-from vbreg.types import Correspondences, Float64, Registration
+from vbreg.types import Float64, Registration
 
 TAU = 0.10
 OURS = ("vbreg", "pointdsc", "sc2pcr", "mac", "teaser", "ransac", "sm")
@@ -21,7 +21,7 @@ OTHERS = ("teaser-official", "ransac-open3d", "fgr")  # kiss-matcher does its ow
 
 
 def parameters(*names: str) -> list[object]:
-    """One per method; those of other packages are for `make test-baselines`."""
+    """One per method; those of Open3D are for `make test-baselines`, KISS-Matcher is here too."""
     marks = {
         name: [
             pytest.mark.baselines,
@@ -48,7 +48,21 @@ def untrained() -> VariationalNonLocalNetwork:
 
 
 def posed(source: Float64, target: Float64) -> Problem:
-    return Problem(Correspondences(source, target), TAU)
+    """Make a problem of matches with the threshold of these tests."""
+    return Problem.of_points(source, target, TAU)
+
+
+@cache
+def bumpy_clouds() -> tuple[Float64, Float64, Float64]:
+    """A bumpy field of 2 m seen twice, from other points: source, target, T_target_source."""
+    rng = np.random.default_rng(0)
+    waves, phases = rng.normal(size=(2, 9)) * 4, rng.uniform(0, 6, 9)
+    T = random_pose(5)
+    clouds = []
+    for _ in range(2):
+        flat = rng.uniform(0, 2, (6000, 2))
+        clouds.append(np.c_[flat, np.sin(flat @ waves + phases).sum(axis=1) / 12])
+    return clouds[0], moved(T, clouds[1]), T
 
 
 def random_pose(seed: int, reach: float = 2.0) -> Float64:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from tests.methods.helpers import (
     OTHERS,
     OURS,
     TAU,
+    bumpy_clouds,
     error,
     moved,
     opened,
@@ -19,9 +22,13 @@ from tests.methods.helpers import (
     random_pose,
     solved,
 )
+from vbreg import backends, register
+from vbreg.backends import cpu
 from vbreg.errors import VBRegError
-from vbreg.methods import Problem
-from vbreg.types import Correspondences
+from vbreg.frames import LocalCloud
+from vbreg.matching import describe, match_clouds
+from vbreg.methods import METHODS, Problem
+from vbreg.scale import Scale
 
 ALL = parameters(*OURS, *OTHERS)
 # What least squares on the true matches leaves: rounding, or as far as the kernel of FGR narrows.
@@ -103,7 +110,7 @@ def test_points_may_lie_far_from_their_origin(name: str) -> None:
     offset = np.array([5e5, -1e6, 3e5])
     result = opened(name)(posed(problem.source + offset, problem.target - offset))
     true = problem.inliers
-    residual = result.transform(problem.source[true] + offset) - (problem.target[true] - offset)
+    residual = result.apply_to(problem.source[true] + offset) - (problem.target[true] - offset)
     assert np.abs(residual).max() < 0.02
     assert result.inliers[true].all()
 
@@ -143,15 +150,17 @@ def test_rows_that_are_not_finite_do_not_count(name: str) -> None:
 def test_all_report_alike(name: str) -> None:
     """What stands beside the pose follows from it, whoever found it."""
     problem = make_problem(200, inlier_ratio=0.4)
-    matches = Correspondences(
-        problem.source, problem.target, np.arange(200), np.arange(200)[::-1].copy()
-    )
-    result = opened(name)(Problem(matches, TAU))
+    result = opened(name)(posed(problem.source, problem.target))
     d = np.linalg.norm(moved(result.T_target_source, problem.source) - problem.target, axis=1)
     np.testing.assert_array_equal(result.inliers, d < TAU)
     gain = np.where(d < TAU, 1 - (d / TAU) ** 2, 0)
-    assert float(result.score) == pytest.approx(gain.mean(), abs=1e-9)
-    assert result.correspondences is matches
+    assert result.score == pytest.approx(gain.mean(), abs=1e-9)
+    assert result.inlier_rmse == pytest.approx(np.sqrt((d[d < TAU] ** 2).mean()), abs=1e-9)
+    assert result.inlier_count == (d < TAU).sum()
+    assert result.fitness == pytest.approx((d < TAU).mean())
+    assert result.determined is True
+    np.testing.assert_array_equal(result.correspondences.source, problem.source)
+    np.testing.assert_array_equal(result.correspondences.target, problem.target)
     assert result.T_target_source.shape == (4, 4)
     assert result.T_target_source.dtype == np.float64
     assert result.confidence.shape == (200,)
@@ -160,12 +169,93 @@ def test_all_report_alike(name: str) -> None:
     assert result.confidence[problem.inliers].mean() > result.confidence[~problem.inliers].mean()
     assert result.matches_found == 200
     assert result.inlier_threshold == TAU
-    assert list(result.timings) == ["estimate"]
-    assert result.timings["estimate"] > 0
+    assert result.voxel_size is None
+    assert "estimate" in result.timings
+    assert all(seconds > 0 for seconds in result.timings.values())
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_two_matches_are_too_few(name: str) -> None:
+def test_the_backend_that_computed_it_is_named(name: str) -> None:
+    """Ours run on the backend of the device; what another library computes is external."""
+    result, _ = solved(name, n=100, inlier_ratio=0.5)
+    assert result.backend == ("cpu" if METHODS[name].package is None else "external")
+
+
+@pytest.mark.parametrize("name", parameters(*OURS))
+def test_plain_torch_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable of the environment reaches every method, and changes rounding alone."""
+    quick, _ = solved(name, n=250, inlier_ratio=0.4)
+    monkeypatch.setenv(backends.VARIABLE, "plain")
+    plain, _ = solved(name, n=250, inlier_ratio=0.4)
+    assert plain.backend == "plain"
+    assert max(error(plain.T_target_source, quick.T_target_source)) < 0.02
+    np.testing.assert_array_equal(plain.inliers, quick.inliers)
+
+
+@pytest.mark.parametrize("name", parameters("vbreg", "sc2pcr", "sm"))
+def test_plain_torch_takes_over_from_a_backend_that_fails(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It warns once, says so in the result, and is not tried again in this process."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    before, _ = solved(name, n=100, inlier_ratio=0.5)
+    for step in ("compatibility", "suppressed", "vote"):
+        monkeypatch.setattr(cpu.CPUBackend, step, broken)
+    with pytest.warns(UserWarning, match="'cpu' does not run here.*no such instruction"):
+        first, truth = solved(name, n=100, inlier_ratio=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        second, _ = solved(name, n=100, inlier_ratio=0.5)
+    for result in (first, second):
+        assert result.backend == "plain"
+        assert max(error(result.T_target_source, before.T_target_source)) < 0.02
+    assert error(first.T_target_source, truth)[0] < 1.0
+
+
+@pytest.fixture(scope="module")
+def matched() -> Problem:
+    """Clouds that the front end described and matched."""
+    source, target, _ = bumpy_clouds()
+    scale = Scale(TAU / 2)
+    ends = [describe(LocalCloud.of(c, "a cloud"), scale) for c in (source, target)]
+    return Problem.of_clouds(match_clouds(*ends, scale), scans=(source, target))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_matched_clouds_are_reported_with_their_indices(name: str, matched: Problem) -> None:
+    """Whoever solves them, the result tells which points were matched and at which voxel size."""
+    assert matched.matched is not None
+    result = opened(name)(matched)
+    found = result.correspondences
+    np.testing.assert_array_equal(found.source_index, matched.matched.source_index)
+    np.testing.assert_array_equal(found.target_index, matched.matched.target_index)
+    assert result.voxel_size == TAU / 2
+    assert result.inlier_threshold == TAU
+    assert result.matches_found == matched.matched.matches_found
+    assert error(result.T_target_source, bumpy_clouds()[2])[1] < 0.1
+
+
+def test_vbreg_among_the_methods_is_register(matched: Problem) -> None:
+    """On matched clouds it gives the very pose that a user of `register` is given."""
+    source, target, _ = bumpy_clouds()
+    ours = opened("vbreg")(matched)
+    users = register(source, target, voxel_size=TAU / 2, weights="universal", device="cpu")
+    np.testing.assert_array_equal(ours.T_target_source, users.T_target_source)
+    np.testing.assert_array_equal(ours.inliers, users.inliers)
+
+
+def test_two_matches_are_too_few() -> None:
+    """No method ever sees such a problem."""
     points = make_problem(2).source
     with pytest.raises(VBRegError, match="2 usable correspondences"):
-        opened(name)(posed(points, points))
+        posed(points, points)
+
+
+def test_rows_that_are_not_finite_may_leave_too_few() -> None:
+    source, target, _, _ = make_problem(5)
+    source[0, 0], target[1, 1], target[2, 2] = np.nan, np.inf, -np.inf
+    with pytest.raises(VBRegError, match="2 usable correspondences"):
+        posed(source, target)

@@ -14,9 +14,12 @@ from tests.methods.helpers import TAU, error, moved, opened, parameters, posed
 from vbreg import demo
 from vbreg.clouds import voxel_downsample
 from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud
 from vbreg.geometry import procrustes
+from vbreg.matching import describe, match_clouds
 from vbreg.methods import Problem, open_method
-from vbreg.types import Correspondences, Float64
+from vbreg.scale import Scale
+from vbreg.types import Float64
 
 
 @pytest.mark.parametrize("name", parameters("kiss-matcher"))
@@ -27,12 +30,26 @@ def test_kiss_matcher_registers_the_demo_scans(name: str) -> None:
     x, y = clouds[0].numpy() + offset, clouds[1].numpy()
     # It finds its own matches; these stand for what other methods are given.
     right = moved(truth, x - offset)
-    problem = Problem(Correspondences(x, right), TAU, clouds=(x, y))
+    problem = Problem.of_points(x, right, TAU, scans=(x, y))
     first, second = opened(name)(problem), opened(name)(problem)
     np.testing.assert_array_equal(first.T_target_source, second.T_target_source)
-    residual = np.linalg.norm(first.transform(x) - right, axis=1)
+    residual = np.linalg.norm(first.apply_to(x) - right, axis=1)
     assert residual.max() < 0.3
     assert first.determined
+    assert first.backend == "external"
+
+
+@pytest.mark.parametrize("name", parameters("kiss-matcher"))
+def test_kiss_matcher_takes_the_matched_clouds_where_there_are_no_scans(name: str) -> None:
+    """A problem of clouds holds them; what it starts from is then what the matches join."""
+    source, target, truth = demo.load()
+    scale = Scale.of_threshold(TAU)
+    ends = [describe(LocalCloud.of(c, "a cloud"), scale) for c in (source, target)]
+    result = opened(name)(Problem.of_clouds(match_clouds(*ends, scale)))
+    rotation, translation = error(result.T_target_source, truth)
+    assert rotation < 5.0
+    assert translation < 0.3
+    assert result.voxel_size == scale.voxel_size
 
 
 @pytest.mark.parametrize("name", parameters("kiss-matcher"))
@@ -70,3 +87,4 @@ def test_teaser_is_given_columns_and_its_own_units(monkeypatch: pytest.MonkeyPat
     problem = make_problem(50, inlier_ratio=1.0, noise=0.0)
     result = open_method("teaser-official")(posed(problem.source, problem.target))
     assert max(error(result.T_target_source, problem.T)) < 1e-5
+    assert result.backend == "external"

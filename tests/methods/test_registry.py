@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ import torch
 from tests.conftest import make_problem
 from tests.methods.helpers import TAU, posed, untrained
 from vbreg.errors import FileFormatError, MissingExtraError, VBRegError
+from vbreg.frames import Matches
 from vbreg.methods import METHODS, Problem, available, open_method
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
-from vbreg.pretrained import FOLDER, save_network
-from vbreg.types import Correspondences
+from vbreg.pretrained import WEIGHTS_FOLDER, save_network
 
 
 def test_an_unknown_name_is_answered_with_the_choices() -> None:
@@ -75,7 +76,7 @@ def test_weights_are_for_networks_only() -> None:
 def test_vbreg_opens_with_other_weights() -> None:
     problem = make_problem(100, inlier_ratio=0.5)
     shipped = open_method("vbreg", "cpu")(posed(problem.source, problem.target))
-    path = FOLDER / "universal.safetensors"
+    path = WEIGHTS_FOLDER / "universal.safetensors"
     given = open_method(f"vbreg:{path}", "cpu")(posed(problem.source, problem.target))
     np.testing.assert_array_equal(shipped.T_target_source, given.T_target_source)
 
@@ -89,10 +90,9 @@ def test_the_search_of_pointdsc_takes_other_networks(tmp_path: Path) -> None:
     method = open_method(f"pointdsc:{path}", "cpu")
     with pytest.raises(VBRegError, match="this network sees descriptors of 4 columns"):
         method(posed(made.source, made.target))
-    rows = np.arange(100)
-    seen = np.random.default_rng(0).random((100, 4)).astype(np.float32)
-    matches = Correspondences(made.source, made.target, rows, rows)
-    result = method(Problem(matches, 0.1, descriptors=(seen, seen)))
+    seen = np.random.default_rng(0).random((100, 8))
+    matches = Matches.of_points([made.source], [made.target], TAU, [seen])
+    result = method(replace(posed(made.source, made.target), matches=matches))
     assert result.inliers[made.inliers].all()
     named = open_method("pointdsc", "cpu")
     assert named.fingerprint != method.fingerprint  # type: ignore[attr-defined]
@@ -110,6 +110,8 @@ def test_an_impossible_problem_is_refused() -> None:
     points = np.zeros((5, 3))
     for tau in (0.0, -1.0, float("nan")):
         with pytest.raises(VBRegError, match="inlier_threshold"):
-            Problem(Correspondences(points, points), tau)
-    with pytest.raises(VBRegError, match=r"source matches have shape \(1, 5, 3\)"):
-        Problem(Correspondences(points[None], points[None]), TAU)
+            Problem.of_points(points, points, tau)
+    with pytest.raises(VBRegError, match=r"source_points has shape \(1, 5, 3\): expected \(N, 3\)"):
+        Problem.of_points(points[None], points[None], TAU)
+    with pytest.raises(VBRegError, match=r"\(5, 3\) and target_points \(4, 3\) differ in shape"):
+        Problem.of_points(points, points[:4], TAU)

@@ -11,15 +11,21 @@ import torch
 from tests.conftest import make_problem
 from tests.methods.helpers import posed, random_pose
 from vbreg import compatibility
+from vbreg.backends import cpu
+from vbreg.backends.cpu import CPUBackend
+from vbreg.backends.plain import Backend
 from vbreg.methods import common, mac, pointdsc, ransac, sc2pcr, teaser
-from vbreg.methods.common import Task, compatible, consensus, is_inlier, leading_eigenvector
+from vbreg.methods.common import Task, compatible, is_inlier, leading_eigenvector
 
 CPU = torch.device("cpu")
+BACKENDS = pytest.mark.parametrize("backend", [Backend(), CPUBackend()], ids=["plain", "cpu"])
 
 
-def make_task(n: int = 40, inlier_ratio: float = 0.5, seed: int = 0) -> Task:
+def make_task(
+    n: int = 40, inlier_ratio: float = 0.5, seed: int = 0, backend: Backend | None = None
+) -> Task:
     problem = make_problem(n, inlier_ratio, seed=seed)
-    return Task.of(posed(problem.source, problem.target), CPU)
+    return Task.of(posed(problem.source, problem.target), CPU, backend)
 
 
 def gap(task: Task, i: int, j: int) -> float:
@@ -28,15 +34,16 @@ def gap(task: Task, i: int, j: int) -> float:
     return abs(float((x[i] - x[j]).norm()) - float((y[i] - y[j]).norm()))
 
 
+@BACKENDS
 @pytest.mark.parametrize("tolerance", [0.5, 1.0])
 def test_second_order_compatibility_counts_shared_matches(
-    tolerance: float, monkeypatch: pytest.MonkeyPatch
+    tolerance: float, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sc2pcr, "SHARED_TOLERANCE", tolerance)
-    monkeypatch.setattr(compatibility, "MAP_BYTES", 4 * 40 * 4 * 7)  # seven columns at a time
-    task = make_task()
+    monkeypatch.setattr(compatibility, "MAX_MAP_BYTES", 4 * 40 * 4 * 7)  # seven columns at a time
+    task = make_task(backend=backend)
     seeds = torch.tensor([3, 0, 17, 39])
-    measure = sc2pcr.second_order(task.source[0], task.target[0], seeds)
+    measure = sc2pcr.second_order(task, seeds)
     for row, i in enumerate(seeds.tolist()):
         for j in range(40):
             shared = sum(
@@ -59,29 +66,31 @@ def test_the_stages_keep_the_seed_and_its_company() -> None:
     assert true[second.indices][second.valid].double().mean() > 0.95
 
 
+@BACKENDS
 @pytest.mark.parametrize("diagonal", [0.0, 1.0])
 @pytest.mark.parametrize("held", [0, 2**29])
 def test_the_eigenvector_is_that_of_the_whole_matrix(
-    diagonal: float, held: int, monkeypatch: pytest.MonkeyPatch
+    diagonal: float, held: int, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "HELD_BYTES", held)
-    monkeypatch.setattr(compatibility, "MAP_BYTES", 4 * 40 * 3 * 7)
-    task = make_task()
+    monkeypatch.setattr(common, "MAX_HELD_BYTES", held)
+    monkeypatch.setattr(compatibility, "MAX_MAP_BYTES", 4 * 40 * 3 * 7)
+    task = make_task(backend=backend)
     M = [[max(0.0, 1 - gap(task, i, j) ** 2) for j in range(40)] for i in range(40)]
     M = np.array(M)
     np.fill_diagonal(M, diagonal)
     leading = np.abs(np.linalg.eigh(M)[1][:, -1])
-    found = leading_eigenvector(task.source[0], task.target[0], diagonal)
+    found = leading_eigenvector(task, diagonal)
     np.testing.assert_allclose(found, leading / leading.max(), atol=1e-3)
 
 
-def test_consensus_is_the_mean_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compatibility, "MAP_BYTES", 4 * 8 * 40 * 2)  # two poses at a time
-    task = make_task()
+@BACKENDS
+def test_a_score_is_the_mean_gain(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compatibility, "MAX_MAP_BYTES", 4 * 8 * 40 * 2)  # two poses at a time
+    task = make_task(backend=backend)
     T = torch.stack([torch.from_numpy(random_pose(s)).float() for s in range(5)])[None]
     T[0, 0] = torch.eye(4)
     for gain, naive in ((is_inlier, lambda d: d < 1), (mac.closeness, lambda d: max(0, 1 - d))):
-        score = consensus(T, task.source, task.target, gain)
+        score = task.scores(T, gain)
         for k in range(5):
             y = task.source[0] @ T[0, k, :3, :3].T + T[0, k, :3, 3]
             d = (y - task.target[0]).norm(dim=-1)
@@ -140,16 +149,19 @@ def test_a_robust_rotation_stands_half_of_the_tims_wrong() -> None:
     assert float((found - R).abs().max()) < 0.01
 
 
-def test_the_second_order_graph_is_the_sum_over_triangles(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_task(60, inlier_ratio=0.4)
+@BACKENDS
+def test_the_second_order_graph_is_the_sum_over_triangles(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(60, inlier_ratio=0.4, backend=backend)
     bar = mac.strictness(60)
     first = np.array([[1 - gap(task, i, j) ** 2 for j in range(60)] for i in range(60)])
     first = np.where(first >= bar, first, 0)
     np.fill_diagonal(first, 0)
     expected = first * (first @ first)
-    for below in (0.0, 1.0):  # the dense and the sparse product
-        monkeypatch.setattr(mac, "SPARSE_BELOW", below)
-        graph = mac.second_order_graph(task.source[0], task.target[0])
+    for share in (0.0, 1.0):  # the dense and the sparse product
+        monkeypatch.setattr(cpu, "MAX_SPARSE_EDGES", share)
+        graph = mac.second_order_graph(task)
         np.testing.assert_allclose(graph, expected, rtol=1e-3, atol=1e-3)
 
 

@@ -240,6 +240,7 @@ def sparse_attention(
         betas.append(beta)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = (end.to(source.dtype) for end in (query, key, value))  # may be lower
         out = torch.zeros_like(value)
         for b in range(B):
             q, k, v = query[b, keep[b]], key[b, keep[b]], value[b, keep[b]]
@@ -326,7 +327,7 @@ class Layers(NamedTuple):
     project: tuple[Tensor, ...]  # merged, 1 -> query, key or value, of each iteration
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Memory for what the branches compute on the way, given once: fresh memory takes time."""
 
     gates: Tensor  # (M, 2 hidden_width)
@@ -362,7 +363,7 @@ class BranchesInPlace:
         self.tables = features.new_zeros(len(self.layers), M, d + z + 1 + 2 * h + 1)
         self.tables[:, :, d + z] = 1.0
         self.tables[:, :, -1] = 1.0
-        self.room = Room(
+        self.room = Workspace(
             gates=features.new_empty(M, 2 * h),
             old=features.new_empty(M, h),
             new=features.new_empty(M, h),

@@ -20,7 +20,9 @@ OutOfMemoryError = torch.cuda.OutOfMemoryError
 MIN_CAPABILITY = (8, 0)  # of the first GPU that the kernels are made for
 MIN_TRITON = 3  # major version
 ASSUMED_FREE = 4 * 2**30  # bytes, where the system does not say
-PLENTY = 16 * 2**30  # of free bytes on a GPU: what torch holds in reserve need not be asked for
+ENOUGH_FREE = (
+    16 * 2**30
+)  # of free bytes on a GPU: what torch holds in reserve need not be asked for
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -131,7 +133,7 @@ def free_memory(device: torch.device) -> int:
     """Return how many bytes are free on the device, what torch holds in reserve included."""
     if is_gpu(device):
         free, _ = torch.cuda.mem_get_info(device)
-        if free > PLENTY:  # the rest takes half a millisecond to ask for
+        if free > ENOUGH_FREE:  # the rest takes half a millisecond to ask for
             return free
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     try:

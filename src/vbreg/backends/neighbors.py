@@ -19,7 +19,7 @@ from vbreg.inputs import check_points, positive_number
 
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
-MAX_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
+MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -139,7 +139,7 @@ def _chunks(pairs: Tensor) -> Iterator[slice]:
     end = pairs.cumsum(0)
     begin, done = 0, 0
     while begin < len(pairs):
-        stop = int(torch.searchsorted(end, done + MAX_PAIRS, right=True))
+        stop = int(torch.searchsorted(end, done + MAX_CANDIDATE_PAIRS, right=True))
         stop = max(stop, begin + 1)
         yield slice(begin, stop)
         begin, done = stop, int(end[stop - 1])

@@ -51,6 +51,7 @@ class Table:
         return len(self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
+        """Write a row to the file, and hold it."""
         _write_line(self.path, row)
         self.rows[row["pair"]] = row
 
@@ -90,6 +91,7 @@ def pack(mask: Bool) -> str:
 
 
 def unpack(text: str, count: int) -> Bool:
+    """Return the labels (count,) that `pack` made a text of."""
     bits = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
     return np.unpackbits(bits, count=count).astype(bool)
 

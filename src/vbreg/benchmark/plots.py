@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0b6e99", "#e07a1f", "#3c8d40", "#b23a48", "#6d5acd", "#8a6d3b", "#4a5568", "#c2569b")
-FEWEST = 5  # pairs in a bin that is drawn
+MIN_BIN_PAIRS = 5  # pairs in a bin that is drawn
 INLIER_BINS = (0.0, 0.01, 0.02, 0.04, 0.06, 0.10, 0.15, 0.25, 1.0)
 OVERLAP_BINS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 
 
 def available() -> bool:
+    """Tell whether pictures can be drawn here."""
     return find_spec("matplotlib") is not None
 
 
@@ -41,6 +42,7 @@ def draw(output: Path, rows: Sequence[Row], summaries: Sequence[Summary]) -> lis
 
 
 def recall_bars(summaries: Sequence[Summary]) -> Figure:
+    """Draw the recall of each method over all pairs, with its interval."""
     whole = [s for s in summaries if s.scene == "all"]
     figure, axis = new_figure(width=8.0, height=0.9 + 0.38 * len(whole))
     for k, s in enumerate(whole):
@@ -89,7 +91,7 @@ def recall_by(rows: Sequence[Row], field: str, bins: Sequence[float], text: str)
         values = np.array([getattr(row, field) for row in group])
         hits = np.array([row.success for row in group])
         place = np.digitize(values, bins[1:-1])
-        full = [b for b in range(len(bins) - 1) if (place == b).sum() >= FEWEST]
+        full = [b for b in range(len(bins) - 1) if (place == b).sum() >= MIN_BIN_PAIRS]
         used = [f"{100 * bins[b]:g}-{100 * bins[b + 1]:g}\n({(place == b).sum()})" for b in full]
         recall = [100 * hits[place == b].mean() for b in full]
         axis.plot(
@@ -132,6 +134,7 @@ def recall_against_time(summaries: Sequence[Summary]) -> Figure:
 
 
 def by_method(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Group rows by the title of their method, in the order in which methods come."""
     methods = dict.fromkeys(row.method for row in rows)
     return [(title_of(m), [row for row in rows if row.method == m]) for m in methods]
 
@@ -154,12 +157,14 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, A
 
 
 def save(figure: Figure, path: Path) -> Path:
+    """Write a figure, the same bytes for the same figure, and return its path."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130, metadata={"Software": None})
     return path
 
 
 def inlined(path: Path) -> str:
+    """Return a picture as the address by which a page of HTML holds it."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 

@@ -29,7 +29,10 @@ from vbreg.metrics import pose_error
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
-MATCHES = ("matches", "labels")  # of a problem's row; another machine's rounding may change some
+MATCH_FIELDS = (
+    "matches",
+    "labels",
+)  # of a problem's row; another machine's rounding may change some
 Opener = Callable[[torch.device], Method]
 Successes = Mapping[str, bool]  # by method
 
@@ -136,6 +139,7 @@ def _solve(name: str) -> Successes:
 
 
 def table_path(output: Path, method: str) -> Path:
+    """Return the file that holds a method's poses."""
     return output / PREDICTIONS / (re.sub(r"[^\w.-]+", "_", method) + ".jsonl")
 
 
@@ -178,7 +182,7 @@ class _Worker:
             if name not in self.problems:
                 self._add(self.problems, row)
             known = self.problems[name]
-            differs = {k: row[k] for k in MATCHES if row[k] != known[k]}
+            differs = {k: row[k] for k in MATCH_FIELDS if row[k] != known[k]}
             for method in missing:
                 answer = self._answer(method, problem)
                 self._add(self.tables[method], {"pair": name, **answer, **differs})

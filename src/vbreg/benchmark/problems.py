@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from vbreg.datasets import Pair, PairSequence, open_pairs
+from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
 from vbreg.descriptors import DESCRIPTORS
@@ -90,7 +90,9 @@ def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
         )
     if kind == MATCHES and settings.dataset not in ("3dmatch", "3dlomatch"):
         raise VBRegError(f"descriptor '{settings.descriptor}' goes with 3dmatch and 3dlomatch only")
-    options = {"descriptor": stored} if kind == STORED else {}
+    options: dict[str, Any] = {"descriptor": stored} if kind == STORED else {}
+    if settings.dataset not in KINDS:  # a folder, whose clouds may be in any unit
+        options["radius"] = settings.voxel_size
     return open_pairs(settings.dataset, root, **options)
 
 

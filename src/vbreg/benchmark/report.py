@@ -69,6 +69,7 @@ def terminal_table(rows: Sequence[Row], settings: Settings) -> Table:
 
 
 def describe_run(settings: Settings, command: str, devices: Iterable[str]) -> dict[str, Any]:
+    """Return what a reader needs to know to repeat a run, as plain values."""
     cpu = f"{os.cpu_count()} CPU cores, {_processor()}"
     return {
         "command": command,
@@ -82,6 +83,7 @@ def describe_run(settings: Settings, command: str, devices: Iterable[str]) -> di
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Any]) -> None:
+    """Write some fields of the rows as a table; an interval takes three columns."""
     with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         header = [name for c in columns for name in _column_names(c)]
@@ -113,6 +115,7 @@ def markdown(
     about: dict[str, Any],
     pictures: Sequence[Path],
 ) -> str:
+    """Return the report as a page of Markdown."""
     header, rows = main_table(summaries)
     parts = [
         f"# {settings.dataset}, {_matches(settings)}",
@@ -146,6 +149,7 @@ def webpage(
 
 
 def main_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the table of all methods over all pairs."""
     whole = [s for s in summaries if s.scene == "all"]
     header = ["method", "recall %", "minus first", "RE deg", "TE cm"]
     has_rmse = any(not math.isnan(s.rmse_recall) for s in whole)
@@ -166,6 +170,7 @@ def main_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]
 
 
 def scene_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]] | None:
+    """Return header and rows of the recall by scene, None where there are no scenes."""
     scenes = list(dict.fromkeys(s.scene for s in summaries if s.scene != "all"))
     if not scenes:
         return None
@@ -181,6 +186,7 @@ def scene_table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]
 
 
 def protocol(settings: Settings, summaries: Sequence[Summary]) -> str:
+    """Say which pairs were run and when a pose counts as right."""
     pairs = next(s.pairs for s in summaries if s.scene == "all")
     return (
         f"{pairs} pairs, the same matches for every method; right is RE < {settings.rotation:g} "
@@ -190,6 +196,7 @@ def protocol(settings: Settings, summaries: Sequence[Summary]) -> str:
 
 
 def footnotes(summaries: Sequence[Summary]) -> str:
+    """Say what the columns of the main table mean, and what sets some methods apart."""
     notes = [
         "Inliers are the matches that agree with the method's pose. "
         "Times are from matches to pose, the device synchronised, after one call to warm up."
@@ -206,6 +213,7 @@ def footnotes(summaries: Sequence[Summary]) -> str:
 
 
 def machine(about: dict[str, Any]) -> str:
+    """Say on which machine, and with which versions, a run was made."""
     commit = f", commit {about['commit']}" if about["commit"] else ""
     return f"on {about['device']}, torch {about['torch']}, vbreg {about['vbreg']}{commit}"
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from vbreg.benchmark.cache import DEVICE, read_table, unpack
-from vbreg.benchmark.predict import MATCHES, PROBLEMS, table_path
+from vbreg.benchmark.predict import MATCH_FIELDS, PROBLEMS, table_path
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS
 from vbreg.metrics import classification, pose_error, registration_rmse
@@ -106,7 +106,10 @@ def _row(
     settings: dict[str, Any],
     device: str,
 ) -> Row:
-    problem = {**problem, **{k: answer[k] for k in MATCHES if k in answer}}  # as the method had it
+    problem = {
+        **problem,
+        **{k: answer[k] for k in MATCH_FIELDS if k in answer},
+    }  # as the method had it
     T, truth = (_matrix(row["T_target_source"], 4) for row in (answer, problem))
     error = pose_error(T, truth)
     success = error.success(settings["rotation"], settings["translation"])

@@ -29,8 +29,8 @@ from vbreg.datasets.reading import (
     take_arrays,
     unrecognised_layout,
 )
-from vbreg.descriptors import described_pair, read_arrays
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io import described_pair, read_arrays
 from vbreg.types import Float64
 
 Split = Literal["train", "val", "test"]

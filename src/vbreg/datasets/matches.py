@@ -26,7 +26,7 @@ from vbreg.scale import Scale
 from vbreg.types import Bool, Float32, Float64, Int64
 
 VERSION = 2
-STEPS = 100  # a shard keeps points in hundredths of the inlier threshold
+STEPS_PER_THRESHOLD = 100  # a shard keeps points in hundredths of the inlier threshold
 MAX_MATCHES = 8000  # of a set to train on: larger sources are thinned
 INDOOR = Scale.of_preset("indoor")  # of the matches that lie beside the 3DMatch fragments
 
@@ -112,7 +112,7 @@ def match_set(
 ) -> MatchSet:
     """Match two described clouds as `register` does, and label what is right."""
     matched = match_clouds(source, target, scale, max_matches=None)
-    found = matched.correspondences()
+    found = matched.correspondences
     right = right_matches(
         torch.from_numpy(found.source),
         torch.from_numpy(found.target),
@@ -186,7 +186,9 @@ def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:
             stored[cloud.tobytes()] = len(points)
             points.append(cloud)
     thresholds = np.array([s.inlier_threshold for s in sets])
-    whole = np.round(np.concatenate(points).astype(np.float64) * (STEPS / thresholds[0]))
+    whole = np.round(
+        np.concatenate(points).astype(np.float64) * (STEPS_PER_THRESHOLD / thresholds[0])
+    )
     if (thresholds != thresholds[0]).any():
         raise VBRegError(f"{path}: a shard holds match sets of one inlier threshold")
     if np.abs(whole).max() > np.iinfo(np.int16).max:
@@ -224,7 +226,9 @@ class Shard(Sequence[MatchSet]):
             self.overlap: Float32 = data["overlap"]
             self._T: Float64 = data["T_target_source"]
             self.inlier_threshold = float(data["inlier_threshold"])
-            points = data["points"].astype(np.float32) * np.float32(self.inlier_threshold / STEPS)
+            points = data["points"].astype(np.float32) * np.float32(
+                self.inlier_threshold / STEPS_PER_THRESHOLD
+            )
             self._clouds = np.split(points, data["cloud_start"][1:-1])
             self._ends: Int64 = data["clouds"]
             counts = [len(self._clouds[source]) for source, _ in self._ends]

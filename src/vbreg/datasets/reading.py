@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from vbreg import io
-from vbreg.descriptors import StoredCloud, read_arrays, read_descriptors
 from vbreg.errors import FileFormatError
+from vbreg.io import StoredCloud, read_arrays, read_descriptors
 from vbreg.types import Float64
 
 

@@ -25,9 +25,8 @@ from vbreg.datasets.reading import (
     take_arrays,
     unrecognised_layout,
 )
-from vbreg.descriptors import described_pair, read_arrays
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.io import read_pickle
+from vbreg.io import described_pair, read_arrays, read_pickle
 from vbreg.types import Float32, Float64
 
 Benchmark = Literal["3DMatch", "3DLoMatch"]

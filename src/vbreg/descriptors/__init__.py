@@ -1,4 +1,4 @@
-"""What describes a point: FPFH by its name, a function of the user's own, or stored descriptors.
+"""What describes a point: FPFH by its name, or a function of the user's own.
 
 A descriptor is a function of points (N, 3), unit normals (N, 3) and the `Scale`; it returns (N, D)
 numbers, a row of zeros where a point has too little round it. To ship a new one, add it to
@@ -11,13 +11,6 @@ from typing import Literal, TypeAlias
 from torch import Tensor
 
 from vbreg.descriptors.fpfh import fpfh
-from vbreg.descriptors.stored import (
-    StoredCloud,
-    described_pair,
-    read_arrays,
-    read_described_pair,
-    read_descriptors,
-)
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 
@@ -45,11 +38,6 @@ __all__ = [
     "DESCRIPTORS",
     "Descriptor",
     "DescriptorName",
-    "StoredCloud",
-    "described_pair",
     "descriptor_named",
     "fpfh",
-    "read_arrays",
-    "read_described_pair",
-    "read_descriptors",
 ]

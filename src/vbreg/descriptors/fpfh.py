@@ -19,7 +19,7 @@ from vbreg.inputs import check_points
 
 BINS = 11  # per angle
 WIDTH = 3 * BINS  # numbers a point
-MAX_PAIRS = 2**17
+MAX_CHUNK_PAIRS = 2**17
 OWN_WEIGHT = 0.5  # of a point's own histogram beside the mean of its neighbours'
 FIXED_POINT_ONE = 2**16  # fixed-point 1.0 of a vote's share
 ONE_VOTE = 2**32  # one vote, above all the bits that the shares can fill, within a float64
@@ -41,7 +41,7 @@ def fpfh(points: Tensor, normals: Tensor, radius: float, max_neighbors: int = 10
     if len(points) == 0:
         return points.new_zeros(0, WIDTH)
     valid = valid & (distance2 > 0)  # a pair needs a direction
-    chunk = max(1, MAX_PAIRS // index.shape[1])
+    chunk = max(1, MAX_CHUNK_PAIRS // index.shape[1])
     normals = normals.to(points.dtype)
     own = points.new_zeros(len(points), WIDTH)
     for rows in torch.arange(len(points), device=points.device).split(chunk):

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from vbreg import backends
 from vbreg.backends.devices import choose_device
 from vbreg.benchmark.cache import read_table
-from vbreg.benchmark.plots import COLOURS, FEWEST, INLIER_BINS, new_figure, save
+from vbreg.benchmark.plots import COLOURS, INLIER_BINS, MIN_BIN_PAIRS, new_figure, save
 from vbreg.benchmark.predict import PREDICTIONS, PROBLEMS, table_path
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems, open_sequence
 from vbreg.benchmark.report import write_csv
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 NAN = float("nan")
 INK = "#1c2530"
 BENCHMARKS = {"3dmatch": "3DMatch", "3dlomatch": "3DLoMatch", "kitti": "KITTI"}
-DESCRIPTORS = {"fpfh": "FPFH", "learned": "learned"}
+DESCRIPTOR_TITLES = {"fpfh": "FPFH", "matches:learned": "learned"}
 RANKS = ("lowest", "second lowest", "third lowest")  # of the successes that are drawn
 
 
@@ -60,6 +60,7 @@ class Sampling:
     quiet: bool = False
 
     def problems(self, settings: Settings) -> Iterator[Labelled]:
+        """Yield the chosen pairs of a benchmark with their labelled matches."""
         return labelled_problems(
             settings,
             self.root,
@@ -108,7 +109,7 @@ def run(
 def name_of(settings: Settings) -> str:
     """As printed: 3DLoMatch, FPFH."""
     dataset = BENCHMARKS.get(settings.dataset, Path(settings.dataset).name)
-    return f"{dataset}, {DESCRIPTORS.get(settings.descriptor, settings.descriptor)}"
+    return f"{dataset}, {DESCRIPTOR_TITLES.get(settings.descriptor, settings.descriptor)}"
 
 
 # Fig. 1: wrong matches that the geometry cannot tell from right ones.
@@ -124,6 +125,8 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class AmbiguityRow:
+    """How often matches of a pair are compatible, by kind."""
+
     benchmark: str
     pair: str
     matches: int
@@ -134,9 +137,10 @@ class AmbiguityRow:
 
 
 def compatible_shares(source: Tensor, target: Tensor, right: Tensor) -> Shares:
-    """source, target (N, 3) in units of epsilon, right (N,) bool. A match is no pair with itself.
+    """Return the compatible share of pairs by kind, of source and target (N, 3), right (N,).
 
-    The N x N map is formed some rows at a time and summed at once.
+    Lengths are in units of epsilon, and a match is no pair with itself. The N x N map is formed
+    some rows at a time and summed at once.
     """
     N = len(right)
     kinds = torch.stack([right, ~right], dim=-1).float()  # (N, 2): inlier, outlier
@@ -211,6 +215,8 @@ def _box(axis: Axes, k: int, values: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class SimilarityRow:
+    """How alike a network's features of a pair's matches are."""
+
     benchmark: str
     network: str
     pair: str
@@ -227,7 +233,7 @@ class Similarity(NamedTuple):
 
 
 def feature_similarity(features: Tensor, right: Tensor) -> Similarity:
-    """features (N, d), right (N,) bool; nan where there are no such pairs."""
+    """Return the mean cosine of features (N, d) where right (N,); nan without such pairs."""
     unit = F.normalize(features.double(), dim=-1)
     inliers, outliers = int(right.sum()), int((~right).sum())
     ours, others = unit[right].sum(0), unit[~right].sum(0)
@@ -298,6 +304,8 @@ def _histograms(
 
 @dataclass(frozen=True)
 class RecallBin:
+    """A method's recall over the pairs of some range of inlier ratios."""
+
     method: str
     inlier_ratio_from: float
     inlier_ratio_to: float
@@ -313,12 +321,13 @@ def recall_bins(rows: Sequence[Row], edges: Sequence[float] = INLIER_BINS) -> li
         place = np.digitize([row.inlier_ratio for row in own], edges[1:-1])
         for b, (low, high) in enumerate(pairwise(edges)):
             hits = [row.success for row, p in zip(own, place, strict=True) if p == b]
-            if len(hits) >= FEWEST:
+            if len(hits) >= MIN_BIN_PAIRS:
                 bins.append(RecallBin(method, low, high, len(hits), wilson(sum(hits), len(hits))))
     return bins
 
 
 def wilson(hits: int, total: int) -> Interval:
+    """Return the share of hits with its 95 % Wilson interval."""
     low = float(wilson_lower_bound(torch.tensor(hits), total, 1.96))
     high = 1.0 - float(wilson_lower_bound(torch.tensor(total - hits), total, 1.96))
     return Interval(hits / total, low, high)
@@ -328,7 +337,9 @@ def recall(benchmark: Path, output: Path) -> Path:
     """Every method of a finished benchmark against the inlier ratio of the pairs."""
     bins = recall_bins(score(benchmark, solved_methods(benchmark)))
     if not bins:
-        raise VBRegError(f"{benchmark}: no bin of inlier ratios has {FEWEST} pairs; run more pairs")
+        raise VBRegError(
+            f"{benchmark}: no bin of inlier ratios has {MIN_BIN_PAIRS} pairs; run more pairs"
+        )
     write_csv(output / "recall.csv", [f.name for f in fields(RecallBin)], bins)
     figure, axis = new_figure(width=8.0, height=4.2)
     edges = sorted({(b.inlier_ratio_from, b.inlier_ratio_to, b.pairs) for b in bins})
@@ -371,6 +382,8 @@ def solved_methods(benchmark: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class CurvePoint:
+    """One point of a curve of training."""
+
     run: str
     curve: str
     pairs: float  # seen so far
@@ -378,6 +391,8 @@ class CurvePoint:
 
 
 class Curve(NamedTuple):
+    """What of a training's log is drawn, and how."""
+
     kind: str  # of the log's records
     field: str
     title: str
@@ -456,6 +471,7 @@ class Shown:
 
     @property
     def title(self) -> str:
+        """Return the caption of the picture."""
         share = self.overlap if "overlap" in self.rule else self.inlier_ratio
         return (
             f"{self.rule} ({100 * share:.0f} %): {self.pair}, {self.rotation_error:.1f} deg, "

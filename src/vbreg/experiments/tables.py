@@ -48,6 +48,7 @@ class Column:
 
     @property
     def slug(self) -> str:
+        """Return the title as the name of a folder."""
         return re.sub(r"[^\w]+", "_", self.title).strip("_").lower()
 
 
@@ -84,7 +85,7 @@ Read = Callable[[Summary], str]
 
 
 def table1(root: Path, runs: Runs, methods: Methods) -> Path:
-    """3DMatch and KITTI, every method (the paper's Table 1)."""
+    """Compare every method on 3DMatch and KITTI (the paper's Table 1)."""
     indoor, outdoor = threedmatch_root(root), kitti_root(root)
     columns = [
         Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
@@ -100,7 +101,7 @@ def table1(root: Path, runs: Runs, methods: Methods) -> Path:
 
 
 def table2(root: Path, runs: Runs, methods: Methods) -> Path:
-    """3DLoMatch with ever fewer keypoints (the paper's Table 2).
+    """Compare methods on 3DLoMatch with ever fewer keypoints (the paper's Table 2).
 
     FPFH is computed on all points and matched between the sampled ones, so fewer points mean fewer
     inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
@@ -185,10 +186,12 @@ def installed_methods() -> list[str]:
 
 
 def threedmatch_root(root: Path) -> Path:
+    """Return the folder of 3DMatch below `root`."""
     return _first(root, ("3dmatch", "3DMatch", "."), "3DMatch", "fragments")
 
 
 def kitti_root(root: Path) -> Path:
+    """Return the folder of KITTI below `root`."""
     return _first(root, ("kitti/dev", "kitti", "KITTI", "."), "KITTI", None)
 
 

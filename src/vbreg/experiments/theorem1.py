@@ -40,10 +40,10 @@ from vbreg.voting import HypotheticalInliers
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SAMPLES = (1000, 10_000, 50_000, 1_000_000)  # J
+SAMPLE_COUNTS = (1000, 10_000, 50_000, 1_000_000)  # J
 MINIMAL = 3  # matches that fix a pose: what a sample of RANSAC holds in practice
 LEVEL = 0.05  # below, a Poisson fit counts as rejected
-FEWEST_EXPECTED = 5.0  # in a bin of the chi-square test
+MIN_EXPECTED = 5.0  # in a bin of the chi-square test
 NEGLIGIBLE = -36.0  # log(1 - x) = -x in double precision for log x below this
 NAN = float("nan")
 INK = "#1c2530"
@@ -70,7 +70,10 @@ def bound(
 
 
 def probability_voting(alpha: float, kappa: int, inlier_seeds: int) -> float:
-    """1 - (1 - e^(-alpha kappa))^|C~in|: some set of an inlier seed holds inliers only."""
+    """Return the probability that some set of an inlier seed holds inliers only.
+
+    It is 1 - (1 - e^(-alpha kappa))^|C~in|.
+    """
     _check_positive(kappa=kappa)
     if alpha < 0 or inlier_seeds < 0:
         raise VBRegError(f"alpha {alpha}, inlier_seeds {inlier_seeds}: expected 0 or more")
@@ -78,9 +81,10 @@ def probability_voting(alpha: float, kappa: int, inlier_seeds: int) -> float:
 
 
 def probability_ransac(inlier_ratio: float, kappa: int, J: float) -> float:
-    """1 - (1 - p_in^kappa)^J: some of J random samples of kappa matches holds inliers only.
+    """Return the probability that some of J random samples of kappa holds inliers only.
 
-    An upper bound, as in the proof: drawn without replacement, later inliers are rarer.
+    It is 1 - (1 - p_in^kappa)^J. An upper bound, as in the proof: drawn without replacement, later
+    inliers are rarer.
     """
     _check_positive(kappa=kappa, J=J)
     return _at_least_once(_log_clean_sample(inlier_ratio, kappa), J)
@@ -135,10 +139,12 @@ class PoissonFit(NamedTuple):
 
     @property
     def tested(self) -> bool:
+        """Tell whether there were enough sets for the test."""
         return not math.isnan(self.p_value)
 
     @property
     def rejected(self) -> bool:
+        """Tell whether the counts are too unlike a Poisson distribution."""
         return self.p_value < LEVEL
 
 
@@ -193,7 +199,7 @@ def _pooled(counts: Int64, mean: float) -> tuple[Float64, Float64]:
     starts, held = [0], 0.0
     for value in range(most):
         held += expected[value]
-        if held >= FEWEST_EXPECTED and expected[value + 1 :].sum() >= FEWEST_EXPECTED:
+        if held >= MIN_EXPECTED and expected[value + 1 :].sum() >= MIN_EXPECTED:
             starts.append(value + 1)
             held = 0.0
     return np.add.reduceat(observed, starts), np.add.reduceat(expected, starts)
@@ -236,10 +242,12 @@ class Measurement:
 
     @property
     def inlier_ratio(self) -> float:  # p_in
+        """The share of the matches that are right, p_in."""
         return self.inliers / self.matches
 
     @property
     def inlier_seeds(self) -> int:
+        """The number of seeds that are right."""
         return len(self.counts)
 
     @property
@@ -254,6 +262,7 @@ class Measurement:
 
     @property
     def alpha(self) -> float:
+        """The outliers of an inlier seed's set, as a share of its size."""
         return self.fit.alpha.value
 
     @property
@@ -263,10 +272,12 @@ class Measurement:
 
     @property
     def clean_share(self) -> float:
+        """The share of the inlier seeds' sets that hold inliers only."""
         return self.clean / self.inlier_seeds if self.measured else NAN
 
     @property
     def clean_share_poisson(self) -> float:
+        """The same share, by a Poisson distribution of the same mean."""
         return math.exp(-self.alpha * self.kappa)
 
     @property
@@ -275,12 +286,15 @@ class Measurement:
         return probability_voting(self.alpha, self.kappa, self.inlier_seeds)
 
     def ransac(self, J: float, sample_size: int) -> float:
+        """Return the probability that RANSAC draws inliers only within J samples."""
         return probability_ransac(self.inlier_ratio, sample_size, J)
 
     def bound(self, J: float, sample_size: int) -> float:
+        """Return the alpha below which voting is likelier than that."""
         return bound(self.inlier_ratio, self.kappa, J, self.inlier_seeds, sample_size)
 
     def below(self, J: float, sample_size: int) -> bool:
+        """Tell whether alpha lies below the bound."""
         return self.alpha < self.bound(J, sample_size)
 
 
@@ -337,7 +351,7 @@ def run(
     seed: int = 0,
     quiet: bool = False,
 ) -> Path:
-    """theorem1.csv, .md and .png in `output`; the path of the page.
+    """Write theorem1.csv, .md and .png to `output`, and return the path of the page.
 
     `seed` draws the bootstrap samples; nothing else is random.
     """
@@ -381,7 +395,7 @@ def csv_row(m: Measurement) -> dict[str, Any]:
         "probability_voting": m.voting if m.measured else NAN,
     }
     for name, size in (("kappa", m.kappa), (str(MINIMAL), MINIMAL)):
-        for J in SAMPLES:
+        for J in SAMPLE_COUNTS:
             row[f"bound_{name}_{J}"] = m.bound(J, size) if m.measured else NAN
             row[f"below_{name}_{J}"] = m.below(J, size) if m.measured else ""
             row[f"ransac_{name}_{J}"] = m.ransac(J, size) if m.inlier_ratio > 0 else 0.0
@@ -389,6 +403,7 @@ def csv_row(m: Measurement) -> dict[str, Any]:
 
 
 def markdown(found: Sequence[Measurement], settings: Settings) -> str:
+    """Return the findings as a page of Markdown."""
     groups = _groups(found)
     kappa = _kappa(found)
     parts = [
@@ -451,13 +466,13 @@ def _comparison(
 ) -> tuple[list[str], list[list[str]]]:
     """U and how often alpha lies below it, for samples of `size` (None: kappa)."""
     header = ["inliers %"]
-    for J in SAMPLES:
+    for J in SAMPLE_COUNTS:
         header += [f"J = {J:,}: U", "below %", "RANSAC %"]
     rows = []
     for name, group in groups:
         known = [m for m in group if m.measured]
         row = [name]
-        for J in SAMPLES:
+        for J in SAMPLE_COUNTS:
             row.append(_text(_median(m.bound(J, size or m.kappa) for m in known), 3))
             row.append(_percent(m.below(J, size or m.kappa) for m in known))
             row.append(_percent(m.ransac(J, size or m.kappa) for m in known))
@@ -474,7 +489,7 @@ def findings(found: Sequence[Measurement]) -> str:
 
 
 def _holds(found: Sequence[Measurement], known: Sequence[Measurement]) -> str:
-    kappa, J = _kappa(known), SAMPLES[-1]
+    kappa, J = _kappa(known), SAMPLE_COUNTS[-1]
     below, clean = sum(m.below(J, m.kappa) for m in known), sum(m.clean > 0 for m in known)
     without = len(found) - len(known)
     return (
@@ -504,7 +519,7 @@ def _fails(known: Sequence[Measurement]) -> str:
 
 
 def _opponent(known: Sequence[Measurement]) -> str:
-    kappa, J = _kappa(known), SAMPLES[2]
+    kappa, J = _kappa(known), SAMPLE_COUNTS[2]
     large, small = (_percent(m.ransac(J, size) for m in known) for size in (kappa, MINIMAL))
     below = sum(m.below(J, MINIMAL) for m in known)
     return (
@@ -561,11 +576,11 @@ def _draw_bounds(axis: Axes, known: Sequence[Measurement]) -> None:
     kappa, seeds = _kappa(known), round(_median(m.inlier_seeds for m in known))
     ratios = np.geomspace(RATIOS[0], 0.98, 300)
     for size, style in ((kappa, "-"), (MINIMAL, "--")):
-        for k, J in enumerate(SAMPLES):
+        for k, J in enumerate(SAMPLE_COUNTS):
             curve = [bound(p, kappa, J, seeds, size) for p in ratios]
             name = f"J = {J:,}" if size == kappa else None
             axis.plot(100 * ratios, curve, style, color=COLOURS[k], linewidth=1.5, label=name)
-        at = 100 * ratios[0], bound(ratios[0], kappa, SAMPLES[-1], seeds, size)
+        at = 100 * ratios[0], bound(ratios[0], kappa, SAMPLE_COUNTS[-1], seeds, size)
         axis.annotate(f"U, samples of {size}", at, (4, -28), textcoords="offset points")
     for clean, face in ((True, INK), (False, "white")):
         chosen = [m for m in known if (m.clean > 0) == clean]

@@ -33,7 +33,7 @@ class _Header(NamedTuple):
 
 
 def read_npy(path: Path) -> PointCloud:
-    """(N, 3+) numbers, or a record array with fields x, y and z."""
+    """Read an array (N, 3+) of numbers, or a record array with fields x, y and z."""
     array = _array(path, "the file", read_bytes(path))
     if array.dtype.names is not None and array.ndim == 1:
         fields = {name: array[name] for name in array.dtype.names}
@@ -43,6 +43,7 @@ def read_npy(path: Path) -> PointCloud:
 
 
 def write_npy(path: Path, cloud: PointCloud) -> None:
+    """Write the points alone, as an array (N, 3)."""
     with path.open("wb") as file:
         np.lib.format.write_array(file, cloud.points, allow_pickle=False)
 
@@ -60,6 +61,7 @@ def read_npz(path: Path) -> PointCloud:
 
 
 def write_npz(path: Path, cloud: PointCloud) -> None:
+    """Write `points` and every attribute under its name."""
     clash = next((key for key in POINT_KEYS if key in cloud.attributes), None)
     if clash is not None:
         raise FileFormatError(f"the attribute '{clash}' has the name of the points; rename it")

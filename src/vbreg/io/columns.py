@@ -34,6 +34,7 @@ def check_file(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Read a whole file that is there and not empty."""
     check_file(path)
     return path.read_bytes()
 
@@ -55,7 +56,7 @@ def unique_names(names: Iterable[str]) -> list[str]:
 
 
 def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> PointCloud:
-    """x, y and z found by name (any case); every other column becomes an attribute."""
+    """Find x, y and z by name (any case); every other column becomes an attribute."""
     by_lower: dict[str, str] = {}
     for name in columns:
         by_lower.setdefault(name.lower(), name)
@@ -74,7 +75,10 @@ def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> Point
 
 
 def cloud_from_rows(path: Path, rows: NDArray[Any]) -> PointCloud:
-    """(N, 3+) without names: further columns are called column_3, column_4 and so on."""
+    """Make a cloud of rows (N, 3+) without names.
+
+    Further columns are called column_3, column_4 and so on.
+    """
     if rows.ndim != 2 or rows.shape[1] < 3:
         hint = "transpose it" if rows.ndim == 2 and rows.shape[0] == 3 else AGAIN
         raise problem(path, f"an array of shape {rows.shape}", "the shape (N, 3) or wider", hint)
@@ -135,7 +139,7 @@ def flat_attributes(cloud: PointCloud) -> dict[str, NDArray[Any]]:
 
 
 def coordinate_type(points: Float64) -> np.dtype[Any]:
-    """float32 where it reproduces every coordinate exactly, else float64."""
+    """Return float32 where it reproduces every coordinate exactly, else float64."""
     with np.errstate(over="ignore", under="ignore"):
         small = points.astype(np.float32)
     exact = np.array_equal(small.astype(np.float64), points, equal_nan=True)

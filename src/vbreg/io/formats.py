@@ -38,10 +38,12 @@ class Format:
 
     @property
     def reads(self) -> bool:
+        """Whether files of the format are read."""
         return self.reader is not None
 
     @property
     def writes(self) -> bool:
+        """Whether files of the format are written."""
         return self.writer is not None
 
 

@@ -15,6 +15,7 @@ _TOLERANCE = 1e-3  # metres that float32 may cost before a write is refused
 
 
 def read_bin(path: Path) -> PointCloud:
+    """Read KITTI's four floats per point: x, y, z and intensity."""
     if path.name.lower().endswith(".pcd.bin"):
         # Every fourth such file has a size that fits, and would be read as nonsense.
         raise problem(
@@ -37,6 +38,7 @@ def read_bin(path: Path) -> PointCloud:
 
 
 def write_bin(path: Path, cloud: PointCloud) -> None:
+    """Write four floats per point, if float32 holds the points."""
     rows = np.zeros((len(cloud), 4), dtype="<f4")
     with np.errstate(over="ignore", invalid="ignore"):
         rows[:, :3] = cloud.points

@@ -41,6 +41,7 @@ def read_las(path: Path) -> PointCloud:
 
 
 def write_las(path: Path, cloud: PointCloud) -> None:
+    """Write LAS or LAZ, attributes as its dimensions where it has them."""
     laspy = _laspy("writing", path)
     if not np.isfinite(cloud.points).all():
         raise FileFormatError("LAS has no way to store a non-finite point; drop these points first")

@@ -45,6 +45,7 @@ class _Field:
 
 
 def read_pcd(path: Path) -> PointCloud:
+    """Read PCL's format in any of its encodings."""
     data = read_bytes(path)
     header, start = _parse_header(path, data)
     fields = _parse_fields(path, header)
@@ -63,6 +64,7 @@ def read_pcd(path: Path) -> PointCloud:
 
 
 def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> None:
+    """Write PCL's format in any of its encodings."""
     table = records(cloud, integer_bytes=8)
     names = table.dtype.names or ()
     dtypes = [table.dtype[name] for name in names]

@@ -62,6 +62,7 @@ class _Element:
 
 
 def read_ply(path: Path) -> PointCloud:
+    """Read the vertices of a PLY in any of its encodings."""
     data = read_bytes(path)
     encoding, elements, start = _parse_header(path, data)
     names = [element.name for element in elements]
@@ -81,6 +82,7 @@ def read_ply(path: Path) -> PointCloud:
 
 
 def write_ply(path: Path, cloud: PointCloud, encoding: Encoding = "binary_little_endian") -> None:
+    """Write a PLY of vertices in any of its encodings."""
     table = records(cloud, integer_bytes=4)
     dtype = table.dtype.newbyteorder(_ORDERS[encoding])
     kinds = {name: _NAMES[table.dtype[name].str[1:]] for name in table.dtype.names or ()}

@@ -35,7 +35,7 @@ def parse_rows(
     usecols: Sequence[int] | None = None,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """(rows, columns) of numbers; blank lines are passed over."""
+    """Parse lines to numbers (rows, columns); blank lines are passed over."""
 
     def parse(rows: list[str]) -> NDArray[Any]:
         return np.loadtxt(

@@ -15,10 +15,14 @@ import numpy as np
 
 from vbreg.types import Bool, Int64
 
-STEPS = 500_000  # vertices looked at: half a second or so; four times as many find no more poses
+MAX_VERTICES = (
+    500_000  # vertices looked at: half a second or so; four times as many find no more poses
+)
 
 
 class Clique(NamedTuple):
+    """Vertices of a graph that are all joined to each other."""
+
     members: Int64  # ascending
     exact: bool  # no larger one exists
 
@@ -49,7 +53,7 @@ def bitsets(adjacency: Bool) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
-def maximum_clique(adjacency: Bool, steps: int = STEPS) -> Clique:
+def maximum_clique(adjacency: Bool, steps: int = MAX_VERTICES) -> Clique:
     """The largest set of vertices that are all adjacent, or the largest found in so many steps.
 
     As TEASER++ does: a greedy search in the order of core numbers, then branch and bound on what a
@@ -69,7 +73,7 @@ def maximum_clique(adjacency: Bool, steps: int = STEPS) -> Clique:
 
 
 def maximal_cliques(
-    adjacency: Bool, smallest: int = 3, steps: int = STEPS
+    adjacency: Bool, smallest: int = 3, steps: int = MAX_VERTICES
 ) -> Iterator[tuple[int, ...]]:
     """Sets of vertices that are all adjacent and to which no vertex can be added, each once.
 

@@ -19,7 +19,13 @@ from torch import Tensor
 from vbreg import backends
 from vbreg.backends.plain import Backend
 from vbreg.compatibility import distances, row_chunks
-from vbreg.estimation import Estimate, inlier_score, refine, squared_residuals
+from vbreg.estimation import (
+    POWER_ITERATIONS,
+    Estimate,
+    inlier_score,
+    refine,
+    squared_residuals,
+)
 from vbreg.frames import Matches
 from vbreg.geometry import procrustes
 from vbreg.methods.interface import Problem
@@ -27,7 +33,6 @@ from vbreg.timing import Stopwatch
 from vbreg.types import Bool, Float64, Registration
 
 MAX_HELD_BYTES = 2**29  # an n x n map is kept whole up to here (n = 11,500), else computed anew
-POWER_ITERATIONS = 10
 EXTERNAL = "external"  # the backend of methods that other libraries compute
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vbreg.errors import MissingExtraError
 from vbreg.frames import Matches
-from vbreg.inputs import Points, as_matches, positive_number
+from vbreg.inputs import Points, as_matches, finite_rows, positive_number
 from vbreg.matching import MatchedClouds
 from vbreg.types import Bool, Correspondences, Float64, Registration
 
@@ -44,8 +44,9 @@ class Problem:
     ) -> Problem:
         """Make a problem of matches (N, 3) that are given row by row."""
         unit = positive_number(inlier_threshold, "inlier_threshold")
-        x, y, valid = as_matches(source, target)
-        matches = Matches.of_points(x[valid], y[valid], unit)
+        x, y = as_matches(source, target)
+        valid = finite_rows(x, y)
+        matches = Matches.of_points([x[valid]], [y[valid]], unit)
         return Problem(matches, Correspondences(x, y), valid, None, scans, seed)
 
     @staticmethod
@@ -58,7 +59,7 @@ class Problem:
         """Make a problem of clouds that the front end has matched."""
         matches = matched.matches(with_descriptors=True)
         valid = np.ones(len(matches), dtype=bool)
-        return Problem(matches, matched.correspondences(), valid, matched, scans, seed)
+        return Problem(matches, matched.correspondences, valid, matched, scans, seed)
 
     @property
     def inlier_threshold(self) -> float:

@@ -13,7 +13,7 @@ from vbreg.methods.common import Answer, LocalMethod, Task, pose
 from vbreg.methods.interface import Method
 from vbreg.scale import Scale
 
-MAX_EXTENT = 1e5  # inlier thresholds: there float32 has a hundredth of one left
+MAX_FLOAT32_EXTENT = 1e5  # inlier thresholds: there float32 has a hundredth of one left
 
 
 def solve(task: Task) -> Answer:
@@ -32,7 +32,7 @@ def solve(task: Task) -> Answer:
     # the sensor: they stay where they are unless float32 could not hold them. Its bounds on noise
     # are in metres.
     unit, origins = task.problem.inlier_threshold, [o[0] for o in task.matches.origins]
-    far = any(np.abs(scan).max() > MAX_EXTENT * unit for scan in scans)
+    far = any(np.abs(scan).max() > MAX_FLOAT32_EXTENT * unit for scan in scans)
     shifts = origins if far else [np.zeros(3)] * 2
     source, target = (
         (scan - shift).astype(np.float32) for scan, shift in zip(scans, shifts, strict=True)

@@ -24,6 +24,8 @@ from vbreg.training.descriptors import CloudDescriptors, fpfh_sets
 
 @dataclass(frozen=True, eq=False)
 class Batch:
+    """Match sets of one size, to train on at once."""
+
     source: Tensor  # (B, N, 3) in units of the inlier threshold
     target: Tensor
     labels: Tensor  # (B, N)

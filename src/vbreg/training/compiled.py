@@ -50,7 +50,7 @@ Accumulate = Callable[[Batch, torch.Generator], Tensor]
 
 
 class RecordedPasses:
-    """`accumulate`, recorded once for every shape of batch and then replayed by the GPU alone."""
+    """Records `accumulate` once for every shape of batch; then the GPU replays it alone."""
 
     def __init__(self, accumulate: Accumulate, network: torch.nn.Module) -> None:
         self.accumulate = accumulate

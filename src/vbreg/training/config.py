@@ -23,8 +23,11 @@ MatchedBy = Literal["any", "fpfh"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`shards` are folders of match sets, drawn in proportion to `weights` (default: alike);
-    `validation` is a folder of sets that are only looked at. Relative to the configuration file."""
+    """What is trained on.
+
+    `shards` are folders of match sets, drawn in proportion to `weights` (default: alike);
+    `validation` is a folder of sets that are only looked at. Relative to the configuration file.
+    """
 
     shards: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
@@ -52,6 +55,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
+    """How the weights are updated, and how fast."""
+
     learning_rate: float = 1e-3
     weight_decay: float = 1e-6
     warmup_steps: int = 200

@@ -35,10 +35,11 @@ class Journal:
         self.shown: dict[str, float] = {}
 
     def advance(self, step: int) -> None:
+        """Show that the training has come to this step."""
         self.progress.update(self.task, completed=step)
 
     def record(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """`kind` is "train" or "validation"."""
+        """Write some values of a step; `kind` is "train" or "validation"."""
         with self.file.open("a", encoding="utf-8") as file:
             print(json.dumps({"kind": kind, "step": step, **values}), file=file)
         for name, value in values.items():
@@ -47,10 +48,11 @@ class Journal:
         self._show(step, kind, values)
 
     def say(self, text: str) -> None:
+        """Print a line above the progress bar."""
         self.progress.console.print(text)
 
     def track(self, items: Sequence[T], what: str) -> Iterator[T]:
-        """`items` one by one, with a bar of their own as long as they last."""
+        """Yield items one by one, with a bar of their own as long as they last."""
         self.say(f"{what}: {len(items)}")
         task = self.progress.add_task(what, total=len(items), news="")
         for item in items:

@@ -28,7 +28,7 @@ from vbreg.training.passes import TERMS, TwoPasses
 from vbreg.training.validation import validate
 from vbreg.training.workers import Workers, joined
 
-WEIGHTS = "weights.safetensors"
+WEIGHTS_FILE = "weights.safetensors"
 
 
 def train(
@@ -66,7 +66,7 @@ def train(
         if workers.is_first:
             journal.forget_after(output, run.state.step)
         run.until(until, minutes, output, notes)
-    return output / WEIGHTS
+    return output / WEIGHTS_FILE
 
 
 class Run:
@@ -189,7 +189,7 @@ class Run:
         }
         if self.config.start_from:
             about["start"] = read_header(self.config.start_from).get("about", {})
-        with atomic_path(output / WEIGHTS) as path:
+        with atomic_path(output / WEIGHTS_FILE) as path:
             save_network(path, state.averaged, about, self.config.voting)
 
     def _describe(self, terms: dict[str, Tensor], pairs_per_second: float) -> dict[str, float]:

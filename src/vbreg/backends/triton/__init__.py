@@ -22,7 +22,7 @@ from vbreg.estimation import (
     quadratic_gain,
 )
 from vbreg.network import Branches, NormedMLP, VariationalNonLocalNetwork
-from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, wilson_ranks_on
+from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, wilson_ranks
 
 MAX_BALLOTS = 8192  # correspondences that fit into the registers of a program of `ballots`
 
@@ -92,7 +92,7 @@ class TritonBackend(Backend):
         N, K, L = source.shape[1], seeds.indices.shape[1], len(electorate.features)
         points = coordinates(source.float(), target.float())
         unit = F.normalize(torch.stack(list(reversed(electorate.features))).float(), dim=-1)
-        ranks = wilson_ranks_on(L, config.z_score, source.device)
+        ranks = wilson_ranks(L, config.z_score, source.device)
         sigma = torch.as_tensor(electorate.sigma, dtype=torch.float32, device=source.device)
         found = []
         for rows in row_chunks(K, N, batch=len(source) * L):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError
@@ -138,6 +137,8 @@ def _read_npy(path: Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _read_pth(path: Path) -> Mapping[str, NDArray[Any]]:
+    import torch
+
     with _numpy_allowed():
         held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, (list, tuple)) and len(held) == 2:
@@ -149,6 +150,8 @@ def _read_pth(path: Path) -> Mapping[str, NDArray[Any]]:
 
 def _numpy_allowed() -> contextlib.AbstractContextManager[Any]:
     """Let the weights-only unpickler build numeric arrays, under numpy's old and new names."""
+    import torch
+
     if not hasattr(torch.serialization, "safe_globals"):  # torch < 2.5 reads tensors only
         return contextlib.nullcontext()
     rebuild = np.zeros(1).__reduce__()[0]
@@ -161,11 +164,11 @@ def _numpy_allowed() -> contextlib.AbstractContextManager[Any]:
 
 
 def _is_numeric(value: object) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray, np.generic, int, float))
+    return hasattr(value, "detach") or isinstance(value, (np.ndarray, np.generic, int, float))
 
 
 def _numeric(value: Any) -> NDArray[Any]:
-    return np.asarray(value.detach().numpy() if isinstance(value, torch.Tensor) else value)
+    return np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
 
 
 def _described(path: Path, points: NDArray[Any], features: NDArray[Any]) -> StoredCloud:

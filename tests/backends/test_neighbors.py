@@ -1,3 +1,5 @@
+"""The search for neighbours: a tree, a grid, and the naive search that both have to equal."""
+
 from __future__ import annotations
 
 import math
@@ -7,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from vbreg.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
 
-from vbreg import neighbors
+from vbreg.backends import neighbors
+from vbreg.backends.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
 from vbreg.errors import VBRegError
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-BACKENDS = [radius_knn, tree_radius_knn, grid_radius_knn]
+SEARCHES = [radius_knn, tree_radius_knn, grid_radius_knn]
 
 
 def cloud(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -29,7 +31,7 @@ def naive(points: Tensor, queries: Tensor, radius: float, k: int) -> tuple[Tenso
     return index.masked_fill(~valid, 0), d2.masked_fill(~valid, math.inf), valid
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @settings(max_examples=20, deadline=None)
 @given(
@@ -39,10 +41,10 @@ def naive(points: Tensor, queries: Tensor, radius: float, k: int) -> tuple[Tenso
     radius=st.floats(0.01, 3.0),
     seed=st.integers(0, 1000),
 )
-def test_equals_the_naive_search(backend, dtype, n, m, k, radius, seed):
+def test_equals_the_naive_search(search, dtype, n, m, k, radius, seed):
     points, queries = cloud(n, seed, dtype), cloud(m, seed + 1, dtype) * 3 - 1  # some far outside
     k = min(k, n)
-    index, d2, valid = backend(points, queries, radius, k)
+    index, d2, valid = search(points, queries, radius, k)
     expected_index, expected_d2, expected_valid = naive(points, queries, radius, k)
     assert index.dtype == torch.int64
     assert d2.dtype == dtype
@@ -55,7 +57,7 @@ def test_equals_the_naive_search(backend, dtype, n, m, k, radius, seed):
 def test_grid_in_small_chunks_gives_the_same(device, monkeypatch):
     points = cloud(400).to(device)
     whole = grid_radius_knn(points, points, 0.2, 15)
-    monkeypatch.setattr(neighbors, "_PAIRS_PER_CHUNK", 500)
+    monkeypatch.setattr(neighbors, "MAX_CANDIDATE_PAIRS", 500)
     for got, expected in zip(grid_radius_knn(points, points, 0.2, 15), whole, strict=True):
         assert torch.equal(got, expected)
     for got, expected in zip(
@@ -64,10 +66,10 @@ def test_grid_in_small_chunks_gives_the_same(device, monkeypatch):
         torch.testing.assert_close(got, expected.cpu())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_radius_itself_counts(backend):
+@pytest.mark.parametrize("search", SEARCHES)
+def test_the_radius_itself_counts(search):
     points = torch.tensor([[0.0, 0, 0], [1.0, 0, 0], [2.0, 0, 0]], dtype=torch.float64)
-    _, d2, valid = backend(points, points[:1], 1.0, 3)
+    _, d2, valid = search(points, points[:1], 1.0, 3)
     assert valid.tolist() == [[True, True, False]]
     assert d2[0, :2].tolist() == [0.0, 1.0]
 
@@ -105,8 +107,8 @@ def test_empty(n, m):
         (torch.zeros(4, 2), 1.0, 3, "(4, 2)"),
         (torch.zeros(4, 3, dtype=torch.int64), 1.0, 3, "int64"),
         (torch.full((4, 3), math.nan), 1.0, 3, "4 points"),
-        (torch.zeros(4, 3), 0.0, 3, "radius is 0"),
-        (torch.zeros(4, 3), math.nan, 3, "radius is nan"),
+        (torch.zeros(4, 3), 0.0, 3, "radius 0.0"),
+        (torch.zeros(4, 3), math.nan, 3, "radius nan"),
         (torch.zeros(4, 3), 1.0, 0, "max_neighbors is 0"),
     ],
 )

@@ -3,39 +3,35 @@
 Without a GPU, Triton's interpreter runs them line by line, so problems are small.
 """
 
-import copy
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import GPU, make_problem
-from vbreg import estimation, geometry, kernels, voting
-from vbreg.compatibility import attention_rows, spatial_attention, spatial_compatibility
+from tests.conftest import DEVICE, GPU, make_problem
+from vbreg import backends, estimation, geometry, voting
+from vbreg.backends.plain import Backend
+from vbreg.compatibility import attention_rows, spatial_compatibility
 from vbreg.estimation import Estimate
-from vbreg.network import NormedMLP, VariationalNonLocalNetwork
+from vbreg.network import LatentBranches, NormedMLP, VariationalNonLocalNetwork
 from vbreg.registration import VBReg
-from vbreg.voting import HypotheticalInliers, Seeds, VotingConfig
+from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
 
 pytest.importorskip("triton", reason="needs Triton, which is for Linux")
-attention = pytest.importorskip("vbreg.kernels.attention")
-layers = pytest.importorskip("vbreg.kernels.layers")
-search = pytest.importorskip("vbreg.kernels.search")
-
-DEVICE = torch.device("cuda" if GPU else "cpu")
-
-
-@pytest.fixture
-def plain() -> Iterator[None]:
-    """What kernels are compared with uses none of them."""
-    with kernels.switched(False):
-        yield
+from vbreg.backends.triton import MAX_BALLOTS, TritonBackend, layers, search
+from vbreg.backends.triton.beta import coordinates
+from vbreg.backends.triton.branches import (
+    BranchesTogether,
+    joined_layers,
+    kept_alive,
+    weights_state,
+)
+from vbreg.backends.triton.precision import rounded_products
 
 
 def clouds(B: int, N: int, seed: int = 0, moved: float = 0.7) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,10 +45,9 @@ def clouds(B: int, N: int, seed: int = 0, moved: float = 0.7) -> tuple[Tensor, T
     return source.to(DEVICE), target.to(DEVICE), mask.to(DEVICE)
 
 
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("N", [40, 130])
-def test_attention_and_its_gradient(masked: bool, N: int) -> None:
+def test_attention_and_its_gradient_are_those_of_torch(masked: bool, N: int) -> None:
     source, target, mask = clouds(2, N)
     generator = torch.Generator().manual_seed(1)
     inputs = [torch.randn(2, N, 16, generator=generator).to(DEVICE) for _ in range(4)]
@@ -60,7 +55,7 @@ def test_attention_and_its_gradient(masked: bool, N: int) -> None:
     seen = mask if masked else None
     beta = spatial_compatibility(source, target, source, target)
     expected = attention_rows(query, key, beta, seen) @ value
-    found = spatial_attention(source, target, seen, "kernel")(query, key, value)
+    found = TritonBackend(rounding=False).attention(source, target, seen)(query, key, value)
     close = 1e-4 if GPU else 1e-5  # where distances are rounded by a matrix product
     torch.testing.assert_close(found, expected, atol=close, rtol=1e-4)
     gradients = [torch.autograd.grad(y, (query, key, value), inputs[3]) for y in (expected, found)]
@@ -68,11 +63,12 @@ def test_attention_and_its_gradient(masked: bool, N: int) -> None:
         torch.testing.assert_close(b, a, atol=close, rtol=1e-3)
 
 
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("widths", [(6, 32, 32), (32, 16, 16, 32), (24, 70)])
 @torch.no_grad()
-def test_layers_with_normalisation(widths: tuple[int, ...], masked: bool) -> None:
+def test_layers_with_normalisation_are_those_of_torch(
+    widths: tuple[int, ...], masked: bool
+) -> None:
     _, _, mask = clouds(2, 150)
     mlp = NormedMLP(*widths).to(DEVICE)
     for norm in mlp.norms:
@@ -87,9 +83,8 @@ def test_layers_with_normalisation(widths: tuple[int, ...], masked: bool) -> Non
     torch.testing.assert_close(added, residual + found, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("plain")
 @torch.no_grad()
-def test_layers_of_branches() -> None:
+def test_layers_of_branches_are_those_of_torch() -> None:
     generator = torch.Generator().manual_seed(3)
     first, shared, own = (
         torch.randn(*shape, generator=generator).to(DEVICE)
@@ -112,9 +107,8 @@ def test_layers_of_branches() -> None:
     torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=1e-2)
 
 
-@pytest.mark.usefixtures("plain")
 @torch.no_grad()
-def test_gated_update() -> None:
+def test_the_gated_update_is_torchs_gru() -> None:
     cells = [torch.nn.GRUCell(70, 24).to(DEVICE) for _ in range(2)]
     x, h = (
         torch.randn(2, 150, width, generator=torch.Generator().manual_seed(width)).to(DEVICE)
@@ -133,20 +127,18 @@ def test_gated_update() -> None:
     assert torch.equal(low, found)
 
 
-@pytest.mark.usefixtures("plain")
-def test_suppression() -> None:
+def test_suppression_is_that_of_the_map() -> None:
     source, target, mask = clouds(2, 150)
     confidence = torch.randn(2, 150).to(DEVICE).masked_fill(~mask, -torch.inf)
     confidence[0, 10:20] = 0.3  # equals do not suppress each other
-    expected = voting._suppressed(confidence, source, 1.0)
-    found = search.suppressed(confidence, attention.coordinates(source, target), 1.0)
+    expected = voting.suppressed_by_neighbors(confidence, source, mask, 1.0)
+    found = search.suppressed(confidence, coordinates(source, target), 1.0)
     assert torch.equal(found, expected)
     assert 0.05 < float(found.float().mean()) < 0.95
 
 
-@pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("N", [30, 150])  # fewer than a set holds, and more
-def test_votes(N: int) -> None:
+def test_votes_are_those_of_torch(N: int) -> None:
     source, target, mask = clouds(2, N, moved=0.4)
     generator = torch.Generator().manual_seed(2)
     common = torch.randn(2, 1, 8, generator=generator)
@@ -155,9 +147,9 @@ def test_votes(N: int) -> None:
     ]
     indices = torch.stack([torch.randperm(N // 2, generator=generator)[:6] for _ in range(2)])
     seeds = Seeds(indices.to(DEVICE), torch.ones(2, 6, dtype=torch.bool, device=DEVICE))
-    config, sigma = VotingConfig(), torch.tensor(0.8, device=DEVICE)
-    expected = voting.vote(features, source, target, seeds, mask, sigma=sigma, config=config)
-    found = voting._vote_by_kernel(features, source, target, seeds, mask, sigma, config)
+    electorate = Electorate(features, torch.tensor(0.8, device=DEVICE))
+    given = electorate, source, target, seeds, mask, VotingConfig()
+    expected, found = voting.vote(*given), TritonBackend().vote(*given)
     pairs = list(zip(sets_of(found), sets_of(expected), strict=True))
     assert all(len(a & b) >= (0.9 if GPU else 1.0) * len(a | b) for a, b in pairs)
     assert torch.equal(found.indices[..., 0], seeds.indices)
@@ -169,7 +161,6 @@ def sets_of(found: HypotheticalInliers) -> list[set[int]]:
     return [set(row[there].tolist()) for row, there in zip(rows, real, strict=True)]
 
 
-@pytest.mark.usefixtures("plain")
 def test_of_equal_votes_the_first_count() -> None:
     """Forty matches in the seed's very place: all alike, and a set has room for some."""
     N, config = 60, VotingConfig(set_size=20)
@@ -180,14 +171,13 @@ def test_of_equal_votes_the_first_count() -> None:
     seeds = Seeds(*(torch.zeros(1, 1, dtype=t, device=DEVICE) for t in (torch.long, torch.bool)))
     seeds = seeds._replace(valid=~seeds.valid)
     mask = torch.ones(1, N, dtype=torch.bool, device=DEVICE)
-    sigma = torch.tensor(1.0, device=DEVICE)
-    found = voting._vote_by_kernel(features, source, target, seeds, mask, sigma, config)
+    electorate = Electorate(features, torch.tensor(1.0, device=DEVICE))
+    found = TritonBackend().vote(electorate, source, target, seeds, mask, config)
     assert found.valid.all()
     assert sorted(found.indices[0, 0].tolist()) == list(range(20))
 
 
-@pytest.mark.usefixtures("plain")
-def test_spectral_weights() -> None:
+def test_spectral_weights_are_those_of_torch() -> None:
     source, target, _ = clouds(2, 80, moved=0.3)
     generator = torch.Generator().manual_seed(0)
     common = torch.randn(2, 1, 16, generator=generator)
@@ -200,7 +190,7 @@ def test_spectral_weights() -> None:
     expected = estimation.spectral_weights(features, source, target, members, sigma)
     found = search.spectral_weights(
         torch.nn.functional.normalize(features, dim=-1),
-        attention.coordinates(source, target),
+        coordinates(source, target),
         *members,
         sigma,
         estimation.POWER_ITERATIONS,
@@ -209,13 +199,12 @@ def test_spectral_weights() -> None:
     assert (expected.sum(-1) > 0.99).sum() >= 6
 
 
-@pytest.mark.usefixtures("plain")
-def test_crowds() -> None:
+def test_crowds_are_those_of_torch() -> None:
     source, target, mask = clouds(2, 90)
     source[:, 10:14] = source[:, 10:11]
     target[:, 5:12] = target[:, 5:6]
     expected = estimation.crowd_weights(source, target, mask)
-    found = search.crowd_weights(attention.coordinates(source, target), mask)
+    found = search.crowd_weights(coordinates(source, target), mask)
     torch.testing.assert_close(found, expected)
     assert len(expected.unique()) >= 5
 
@@ -238,13 +227,12 @@ def sets_of_points() -> tuple[Tensor, Tensor]:
     return (source + 2).to(DEVICE), (target + noise - 4).to(DEVICE)
 
 
-@pytest.mark.usefixtures("plain")
-def test_poses_of_sets() -> None:
+def test_poses_of_sets_are_those_of_procrustes() -> None:
     source, target = sets_of_points()
     weights = torch.rand(12, 1, 40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     weights[0, 0, 20:] = 0.0
     members = torch.arange(40, device=DEVICE).expand(12, 1, 40)
-    T, sound = search.fit(attention.coordinates(source, target), members, weights)
+    T, sound = search.fit(coordinates(source, target), members, weights)
     expected, expected_sound = geometry.procrustes(source, target, weights.squeeze(1))
     assert sound.squeeze(1).tolist() == expected_sound.tolist() == [True] * 6 + [False] * 6
     torch.testing.assert_close(T[:6, 0], expected[:6], atol=2e-5, rtol=0)
@@ -253,20 +241,18 @@ def test_poses_of_sets() -> None:
     torch.testing.assert_close(det, torch.ones_like(det), atol=1e-5, rtol=0)
 
 
-@pytest.mark.usefixtures("plain")
 def test_a_mirrored_set_gets_a_rotation() -> None:
     source, _ = sets_of_points()
     target = source[:1] * torch.tensor([1.0, 1, -1], device=DEVICE)
     weights = torch.ones(1, 1, 40, device=DEVICE)
     members = torch.arange(40, device=DEVICE).view(1, 1, 40)
-    T, sound = search.fit(attention.coordinates(source[:1], target), members, weights)
+    T, sound = search.fit(coordinates(source[:1], target), members, weights)
     expected, _ = geometry.procrustes(source[:1], target, weights[0])
     assert bool(sound)
     torch.testing.assert_close(T[:, 0], expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.usefixtures("plain")
-def test_scores_and_refinement() -> None:
+def test_scores_and_refinement_are_those_of_torch() -> None:
     problem = make_problem(300, 0.4, seed=5)
     unit = 0.1
     source, target = (
@@ -283,7 +269,7 @@ def test_scores_and_refinement() -> None:
     low = source.float(), target.float()
     poses = torch.stack([start[0], geometry.from_rotation_translation(R, t + 0.5)]).float()[None]
     torch.testing.assert_close(
-        search.score(poses, attention.coordinates(*low), weights),
+        search.score(poses, coordinates(*low), weights),
         estimation.inlier_score(poses, *low, weights),
         atol=1e-6,
         rtol=1e-5,
@@ -291,7 +277,7 @@ def test_scores_and_refinement() -> None:
     none = torch.zeros(1, dtype=torch.bool, device=DEVICE)
     expected = estimation.refine(Estimate(start, none), source, target, mask)
     T, determined = search.refine(
-        start, none, attention.coordinates(source, target), mask, 50, estimation.SETTLED
+        start, none, coordinates(source, target), mask, 50, estimation.SETTLED
     )
     torch.testing.assert_close(T, expected.T, atol=1e-9, rtol=0)
     assert bool(determined)
@@ -300,49 +286,126 @@ def test_scores_and_refinement() -> None:
     far = start.clone()
     far[:, :3, 3] += 1e4
     T, determined = search.refine(
-        far, none, attention.coordinates(source, target), mask, 50, estimation.SETTLED
+        far, none, coordinates(source, target), mask, 50, estimation.SETTLED
     )
     assert torch.equal(T, far)
     assert not bool(determined)
 
 
-def test_the_whole_gives_the_same_pose(
-    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All kernels together, as on a GPU, but not recorded."""
+@pytest.fixture
+def kernels_without_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for every device, as on a GPU, but not recorded."""
+    chosen = TritonBackend()
+    monkeypatch.setattr(chosen, "records", False, raising=False)
+    load = backends._load
+    monkeypatch.setattr(
+        backends, "_load", lambda name: load("plain") if name == "plain" else chosen
+    )
+
+
+@pytest.mark.usefixtures("kernels_without_recording")
+def test_the_whole_gives_the_same_pose(small_network: VariationalNonLocalNetwork) -> None:
+    """All kernels together, with the rounding that users have."""
     problem = make_problem(70, 0.6, seed=3)
     config = VotingConfig(min_seeds=12, set_size=10)
-    model = VBReg(copy.deepcopy(small_network).to(DEVICE), voting=config, use_kernels=False)
-    expected = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
-    model.use_kernels = True
-    monkeypatch.setattr(kernels, "usable", lambda device: True)
-    monkeypatch.setattr(VBReg, "_can_record", lambda *_: False)
-    found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    plain, quick = (
+        VBReg(small_network.to(DEVICE), voting=config, backend=name) for name in ("plain", "auto")
+    )
+    expected = plain.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    found = quick.estimate(problem.source, problem.target, inlier_threshold=0.1)
+    assert (expected.backend, found.backend) == ("plain", "triton")
     assert abs(found.T_target_source - expected.T_target_source).max() < 1e-6
     assert (found.inliers == expected.inliers).all()
     assert expected.inliers.sum() > 30
 
 
+@pytest.mark.parametrize("rounding", [False, True])
 @torch.no_grad()
 def test_branches_together_follow_the_weights(
-    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
+    small_network: VariationalNonLocalNetwork, rounding: bool
 ) -> None:
-    network = copy.deepcopy(small_network).to(DEVICE)
+    network, backend = small_network.to(DEVICE), TritonBackend(rounding=rounding)
     source, target, mask = clouds(2, 40)
+    close = {"atol": 2e-2, "rtol": 2e-2} if rounding else {"atol": 2e-4, "rtol": 1e-3}
     for _ in range(2):
-        with kernels.switched(False):
-            expected = network(source, target, mask=mask)
-        with monkeypatch.context() as patch:
-            patch.setattr(kernels, "usable", lambda device: True)
-            found = network(source, target, mask=mask)
-        torch.testing.assert_close(found.logits[mask], expected.logits[mask], atol=2e-4, rtol=1e-3)
+        expected = network(source, target, mask=mask)
+        found = network(source, target, mask=mask, steps=backend)
+        torch.testing.assert_close(found.logits[mask], expected.logits[mask], **close)
         before = found.logits
         for parameter in network.branches.parameters():
             parameter.mul_(1.1)
-    with kernels.switched(False):
-        assert (network(source, target, mask=mask).logits - before)[mask].abs().max() > 1e-2
+    assert (network(source, target, mask=mask).logits - before)[mask].abs().max() > 1e-2
 
 
+@torch.no_grad()
+def test_joined_layers_are_made_anew_only_when_weights_change(
+    small_network: VariationalNonLocalNetwork,
+) -> None:
+    first, state = joined_layers(small_network, torch.float16), weights_state(small_network)
+    assert joined_layers(small_network, torch.float16) is first
+    assert joined_layers(small_network, torch.float32) is not first  # another precision
+    small_network.sigma.mul_(2.0)
+    assert weights_state(small_network) != state
+    assert joined_layers(small_network, torch.float16) is not first
+    held = kept_alive(small_network)
+    assert isinstance(held, tuple)
+    assert len(held) == 2
+
+
+@torch.no_grad()
+def test_joined_layers_are_those_of_the_network_after_it_was_moved(
+    small_network: VariationalNonLocalNetwork,
+) -> None:
+    """Torch replaces the tensors of a module that is turned to another precision and back."""
+    first = joined_layers(small_network, torch.float32)
+    network = small_network.double().float()
+    second = joined_layers(network, torch.float32)
+    assert torch.equal(second.embed.weight, first.embed.weight)
+    assert torch.equal(second.embed.weight[0].T, network.latent_branches()[0].embed.weight)
+
+
+def test_branches_with_gradients_labels_or_samples_are_the_readable_ones(
+    small_network: VariationalNonLocalNetwork,
+) -> None:
+    network, features = small_network.to(DEVICE), torch.zeros(1, 9, 32, device=DEVICE)
+    backend = TritonBackend()
+    assert isinstance(backend.branches(network, features, None, None), LatentBranches)
+    with torch.no_grad():
+        quick = backend.branches(network, features, None, None)
+        assert isinstance(quick, BranchesTogether)
+        labels = torch.zeros(1, 9, dtype=torch.bool, device=DEVICE)
+        generator = torch.Generator(DEVICE)
+        for drawn in ((labels, None), (None, generator)):
+            assert isinstance(backend.branches(network, features, *drawn), LatentBranches)
+
+
+def test_a_refined_pose_far_from_all_matches_stays() -> None:
+    source, target, mask = (part[:1] for part in clouds(2, 40))
+    far = torch.eye(4, dtype=torch.float64, device=DEVICE)[None].clone()
+    far[:, :3, 3] += 1e4
+    none = torch.zeros(1, dtype=torch.bool, device=DEVICE)
+    ends = source.double(), target.double()
+    found = TritonBackend().refine(Estimate(far, none), *ends, mask)
+    assert torch.equal(found.T, far)
+    assert not bool(found.determined)
+
+
+def test_more_matches_than_registers_hold_are_voted_on_by_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vbreg.backends.triton.MAX_BALLOTS", 20)
+    source, target, mask = clouds(2, 30, moved=0.4)
+    seeds = Seeds(
+        torch.arange(6, device=DEVICE).view(2, 3),
+        torch.ones(2, 3, dtype=torch.bool, device=DEVICE),
+    )
+    given = Electorate([source], 1.0), source, target, seeds, mask, VotingConfig(set_size=9)
+    found, expected = TritonBackend().vote(*given), voting.vote(*given)
+    assert torch.equal(found.indices, expected.indices)
+    assert MAX_BALLOTS == 8192
+
+
+@pytest.mark.usefixtures("kernels_without_recording")
 def test_kernels_that_do_not_run_are_done_without(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,27 +413,21 @@ def test_kernels_that_do_not_run_are_done_without(
         raise RuntimeError("no C compiler")
 
     problem = make_problem(60, 0.6, seed=3)
-    model = VBReg(copy.deepcopy(small_network).to(DEVICE))
-    monkeypatch.setattr(kernels, "usable", lambda device: kernels._wanted.get())
-    monkeypatch.setattr(VBReg, "_can_record", lambda *_: False)
+    model = VBReg(small_network.to(DEVICE))
     monkeypatch.setattr(search, "fit", broken)
-    with pytest.warns(UserWarning, match="kernels do not run here.*no C compiler"):
+    with pytest.warns(UserWarning, match="'triton' does not run here.*no C compiler"):
         found = model.estimate(problem.source, problem.target, inlier_threshold=0.1)
     assert abs(found.T_target_source - problem.T).max() < 0.05
-    assert not model.use_kernels
+    assert found.backend == "plain"
+    assert "triton" in backends._failed
 
 
-@pytest.mark.skipif(not GPU, reason="no GPU here")
-@pytest.mark.filterwarnings("error:vbreg's kernels")
-def test_recordings_give_the_same_poses() -> None:
-    model = VBReg.from_pretrained("indoor", device=DEVICE)
-    plain = VBReg(model.network, use_kernels=False)
-    for n in (700, 300, 700, 1500):  # buckets anew and again
-        problem = make_problem(n, 0.3, seed=n)
-        expected = plain.estimate(problem.source, problem.target)
-        found = model.estimate(problem.source, problem.target)
-        assert abs(found.T_target_source - expected.T_target_source).max() < 1e-5
-        assert (found.inliers == expected.inliers).mean() > 0.99
+def test_training_has_kernels_that_do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vbreg.backends.devices.runs_triton", lambda device: True)
+    quick = backends.for_training(DEVICE, quick=True)
+    assert isinstance(quick, TritonBackend)
+    assert not quick.rounding
+    assert type(backends.for_training(DEVICE, quick=False)) is Backend
 
 
 @pytest.mark.parametrize(
@@ -398,25 +455,10 @@ def test_kernels_compile_for_gpus_that_are_not_here(
 
 def test_rounding_is_switched_back_by_the_last_to_leave() -> None:
     before = torch.get_float32_matmul_precision()
-    switch = kernels._rounding_in_torch
+    switch = rounded_products
     switch.__enter__()
     switch.__enter__()
     switch.__exit__()
     assert torch.get_float32_matmul_precision() == "high"
     switch.__exit__()
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_kernels_can_be_turned_off_for_a_process() -> None:
-    command = "from vbreg import kernels; print(kernels.installed())"
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", command],
-            env={**os.environ, "VBREG_KERNELS": value},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for value in ("0", "1")
-    ]
-    assert said == ["False", "True"]

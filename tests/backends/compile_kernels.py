@@ -1,8 +1,8 @@
 """Compile every kernel for a GPU that need not be there, and print the shared memory of each.
 
-    python tests/compile_kernels.py 90        # the compute capability times ten
+    python tests/backends/compile_kernels.py 90        # the compute capability times ten
 
-Run by test_kernels.py in a process of its own, since kernels are interpreted in that of the tests.
+Run by test_triton.py in a process of its own, since kernels are interpreted in that of the tests.
 """
 
 import json
@@ -12,7 +12,8 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from vbreg.kernels import attention, ballots, layers, search
+
+from vbreg.backends.triton import attention, ballots, layers, search
 
 F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"
 TILE, BACK = (

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from vbreg.descriptors import Described, read_described_pair, read_descriptors
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io import StoredCloud, read_described_pair, read_descriptors
 
 rng = np.random.default_rng(0)
 POINTS = rng.normal(size=(20, 3))
 FEATURES = rng.normal(size=(20, 32)).astype(np.float32)
 
 
-def check(described: Described, rows: slice = slice(None)) -> None:
+def check(described: StoredCloud, rows: slice = slice(None)) -> None:
     assert described.points.dtype == np.float64
     assert described.features.dtype == np.float32
     assert len(described) == len(POINTS[rows])

@@ -1,0 +1,128 @@
+"""benchmarks/*.py: each says how it is used, and speed.py measures what it says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from tests.experiments import miniature
+from tests.scripts.helpers import ROOT, load
+from vbreg.datasets import open_pairs
+from vbreg.methods import available
+from vbreg.network import NetworkConfig
+
+BENCHMARKS = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def speed() -> ModuleType:
+    return load("benchmarks/speed.py")
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_says_how_it_is_used(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a GPU, and without the packages that it compares with."""
+    monkeypatch.setitem(sys.modules, "open3d", None)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "benchmarks" / name), run_name="__main__")
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {name}")
+
+
+def test_speed_is_measured_and_written(
+    speed: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one small pair, by a few methods; every row says which backend was timed."""
+    root = miniature.write(tmp_path / "data") / "3dmatch"
+    monkeypatch.setattr(speed, "PEERS", ("sc2pcr", "sm"))
+    output = tmp_path / "out"
+    options = {"root": root, "output": output, "device": "cpu", "pairs": 1, "weights": "fast"}
+    options |= {"most": 250, "only": "matches,clouds,stages,growth"}
+    command = [f"--{name}={value}" for name, value in options.items()]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *command])
+    speed.main()
+    rows = {}
+    for name in ("matches", "clouds", "stages", "growth"):
+        with (output / f"{name}.csv").open(newline="") as file:
+            rows[name] = list(csv.DictReader(file))
+        assert all(float(row["median_ms"]) > 0 for row in rows[name])
+    assert [row["method"] for row in rows["matches"]] == ["vbreg:fast", "sc2pcr", "sm"]
+    assert {row["backend"] for row in rows["matches"]} == {"cpu"}
+    assert [row["right"] for row in rows["matches"]][:2] == ["1/1", "1/1"]
+    ratios = {row["method"]: float(row["times sc2pcr"]) for row in rows["matches"]}
+    assert ratios["sc2pcr"] == 1.0
+    backends = {row["method"]: row["backend"] for row in rows["clouds"]}
+    assert backends["vbreg fast"] == "cpu"
+    if available("kiss-matcher"):
+        assert backends[speed.KISS] == "external"
+    assert [row["stage"] for row in rows["stages"]] == ["network", "vote", "estimate", "refine"]
+    assert [row["matches"] for row in rows["growth"]] == ["250"]
+    recorded = json.loads((output / "run.json").read_text())
+    assert set(recorded) == {"matches", "clouds", "stages", "growth"}
+    assert "--pairs 1" in recorded["matches"]["command"]
+    assert str(tmp_path) not in json.dumps(recorded)
+    assert "## Matches in, pose out" in (output / "speed.md").read_text()
+    assert (output / "growth.png").exists()
+
+
+def test_products_are_those_of_the_network(speed: ModuleType) -> None:
+    """Their number is that of its matrix products: attention, and layers once an iteration."""
+    config = NetworkConfig(iterations=3, width=32, latent_width=16, hidden_width=24, label_width=8)
+    products = speed.network_products(config, 100)
+    assert {times for times, *_ in products} == {3}
+    assert (3, 100, 32, 100) in products
+    assert (3, 100, 100, 32) in products
+    plain = speed.network_products(NetworkConfig(iterations=3, width=32, variational=False), 100)
+    assert len(plain) < len(products)
+    flops = [sum(t * a * b * c for t, a, b, c in speed.network_products(config, n)) for n in (1, 2)]
+    assert 2 < flops[1] / flops[0] < 4
+    assert speed.product_time(config, 50, torch.device("cpu")) > 0
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_an_exponent_is_that_of_the_power_law(speed: ModuleType, power: float) -> None:
+    rows = [{"matches": n, "ms": 3 * n**power} for n in (5000, 10_000, 50_000)]
+    small = [{"matches": 100, "ms": 1e9}]  # below where the law is looked for
+    assert speed.exponent([*small, *rows], "ms") == pytest.approx(power)
+    assert math.isnan(speed.exponent(rows[:1], "ms"))
+
+
+def test_ratios_are_to_the_named_row_if_it_is_there(speed: ModuleType) -> None:
+    rows = [{"method": "a", "median_ms": 3.0}, {"method": "b", "median_ms": 1.5}]
+    assert [row["times b"] for row in speed.with_ratios(rows, "b")] == [2.0, 1.0]
+    assert speed.with_ratios(rows, "c") == rows
+
+
+@pytest.mark.parametrize("n", [10, 50, 120])
+def test_matches_are_thinned_or_repeated_to_a_number(speed: ModuleType, n: int) -> None:
+    generator = np.random.default_rng(0)
+    ends = generator.uniform(0, 2, (2, 50, 3))
+    from vbreg.benchmark.problems import Labelled
+    from vbreg.datasets import Pair
+    from vbreg.methods import Problem
+
+    problem = Problem.of_points(*ends, 0.1)
+    labelled = Labelled(Pair("a", *ends, np.eye(4)), problem, np.ones(50, bool))
+    found = speed.resized(labelled, n)
+    assert len(found) == n
+    near = np.linalg.norm(found.source[:, None] - ends[0], axis=-1).min(1)
+    assert near.max() < 0.05
+    assert (near.max() == 0) == (n < 50)
+
+
+def test_the_pairs_of_the_small_data_are_opened(tmp_path: Path) -> None:
+    root = miniature.write(tmp_path)
+    assert open_pairs("3dmatch", root / "3dmatch").names == miniature.NAMES
+    assert len(open_pairs("kitti", root / "kitti" / "dev")) == 2
