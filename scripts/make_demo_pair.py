@@ -82,8 +82,8 @@ def main() -> None:
         "overlap_radius": OVERLAP_RADIUS,
         "seed": arguments.seed,
         "unit": "metre",
-        "made_by": f"scripts/make_demo_pair.py: a room of vbreg.simulator ({KIND}), scanned twice by "
-        "its depth camera; the source in a random frame",
+        "made_by": f"scripts/make_demo_pair.py: a room of vbreg.simulator ({KIND}), scanned twice "
+        "by its depth camera; the source in a random frame",
     }
     (arguments.output / "demo_pose.json").write_text(json.dumps(truth, indent=2) + "\n")
     print(f"{len(source)} and {len(target)} points, overlap {overlap:.4f}, in {arguments.output}")
