@@ -165,4 +165,5 @@ def _steps(posterior: NetworkOutput) -> list[BranchStep]:
 
 def _ends(step: BranchStep) -> tuple[Gaussian, Gaussian]:
     assert step.posterior is not None, "the posterior pass needs labels"
+    assert step.prior is not None
     return step.posterior, step.prior

@@ -76,7 +76,7 @@ class BranchStep(NamedTuple):
     """What one iteration of one branch gives."""
 
     state: BranchState
-    prior: Gaussian
+    prior: Gaussian | None  # not where its mean is all that is looked at
     posterior: Gaussian | None  # where labels were given
     merged: Tensor  # (B, N, d)
 
@@ -154,6 +154,13 @@ class GaussianHead(nn.Sequential):
         mean, raw = super().forward(x).chunk(2, dim=-1)
         return Gaussian(mean, F.softplus(raw) + self.std_floor)
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of the Gaussian alone, which takes half of the last layer."""
+        hidden, activation, last = self
+        assert isinstance(last, nn.Linear)
+        half = last.out_features // 2
+        return F.linear(activation(hidden(x)), last.weight[:half], last.bias[:half])
+
 
 class LatentBranch(nn.Module):
     """Query, key or value: history, prior, posterior, merge. Shared by all iterations."""
@@ -173,11 +180,15 @@ class LatentBranch(nn.Module):
     ) -> BranchStep:
         x = F.relu(self.embed(torch.cat([state.z, features], dim=-1)))
         h = gated_update(self.history, x, state.h)  # Eq. 3
-        prior, posterior = self.prior(h), None
-        if labels is not None:
-            posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))
-        mean, std = posterior or prior  # Eq. 5, Eq. 4
-        z = mean if noise is None else mean + std * noise
+        prior, posterior = None, None
+        if labels is None and noise is None:
+            z = self.prior.mean(h)
+        else:
+            prior = self.prior(h)
+            if labels is not None:
+                posterior = self.posterior(torch.cat([h, self.label(labels.long())], dim=-1))
+            mean, std = posterior or prior  # Eq. 5, Eq. 4
+            z = mean if noise is None else mean + std * noise
         merged = F.relu(self.merge(torch.cat([z, h], dim=-1)))  # Eq. 4
         return BranchStep(BranchState(z, h), prior, posterior, merged)
 

@@ -3,20 +3,18 @@
 What every backend has to do is tested in test_plain.py and in the tests of the science.
 """
 
-import dataclasses
-
 import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import SMALL, fresh, make_problem
+from tests.conftest import make_problem
 from vbreg import compatibility, voting
 from vbreg.backends import cpu
-from vbreg.backends.cpu import BranchesInPlace, CPUBackend
+from vbreg.backends.cpu import CPUBackend
 from vbreg.backends.plain import Backend
 from vbreg.compatibility import attention_rows, spatial_compatibility
 from vbreg.geometry import apply, from_rotation_translation, random_rotation
-from vbreg.network import LatentBranches, NetworkOutput, VariationalNonLocalNetwork
+from vbreg.network import VariationalNonLocalNetwork
 from vbreg.voting import Electorate, Seeds, VotingConfig
 
 
@@ -179,40 +177,30 @@ def test_attention_takes_ends_of_lower_precision(kind: str) -> None:
     torch.testing.assert_close(attend(*low).float(), expected, atol=2e-2, rtol=2e-2)
 
 
-# --- latent branches ------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def both(
-    network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> tuple[NetworkOutput, NetworkOutput]:
-    """In place and not, of two problems, one of them shorter."""
-    problems = [make_problem(60, 0.5, seed=k) for k in range(2)]
-    source, target = (
-        torch.stack([torch.as_tensor(getattr(p, end), dtype=dtype) / 0.1 for p in problems])
-        for end in ("source", "target")
-    )
-    mask = torch.arange(60) < torch.tensor([[60], [41]])
-    made = []
-    with monkeypatch.context() as patch:
-        patch.setattr(cpu, "BranchesInPlace", lambda *a: made.append(1) or BranchesInPlace(*a))
-        found = network(source, target, mask=mask, keep_attention=True, steps=CPUBackend())
-    assert len(made) == 1
-    return found, network(source, target, mask=mask, keep_attention=True)
+# --- the network ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.0, 2.0])  # dense attention, and sparse
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_branches_in_place_are_the_same(
+@torch.no_grad()
+def test_the_network_is_the_same_with_either_attention(
     small_network: VariationalNonLocalNetwork,
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype,
     share: float,
 ) -> None:
+    """Two problems, one of them shorter; what padding says is never read."""
     monkeypatch.setattr(cpu, "MAX_SPARSE_SHARE", share)
-    found, expected = both(small_network.to(dtype), monkeypatch, dtype)
+    network = small_network.to(dtype)
+    problems = [make_problem(60, 0.5, seed=k) for k in range(2)]
+    source, target = (
+        torch.stack([torch.as_tensor(getattr(p, end), dtype=dtype) / 0.1 for p in problems])
+        for end in ("source", "target")
+    )
+    real = torch.arange(60) < torch.tensor([[60], [41]])
+    found = network(source, target, mask=real, keep_attention=True, steps=CPUBackend())
+    expected = network(source, target, mask=real, keep_attention=True)
     close = dict.fromkeys(("atol", "rtol"), 5e-3 if dtype == torch.float32 else 1e-9)
-    real = torch.arange(60) < torch.tensor([[60], [41]])  # what padding says is never read
     torch.testing.assert_close(found.logits[real], expected.logits[real], **close)
     for a, b in zip(found.features, expected.features, strict=True):
         torch.testing.assert_close(a[real], b[real], **close)
@@ -221,53 +209,6 @@ def test_branches_in_place_are_the_same(
             torch.cat([q[real], k[real]]), torch.cat([Q[real], K[real]]), **close
         )
     assert expected.logits.std() > 0.01
-
-
-def test_branches_in_place_follow_the_weights(
-    small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = small_network.double()
-    before, _ = both(network, monkeypatch, torch.float64)
-    for parameter in network.branches.parameters():
-        parameter.data.mul_(1.1)
-    found, expected = both(network, monkeypatch, torch.float64)
-    real = torch.arange(60) < torch.tensor([[60], [41]])
-    torch.testing.assert_close(found.logits[real], expected.logits[real])
-    assert (found.logits - before.logits)[real].abs().max() > 1e-3
-
-
-@torch.no_grad()
-def test_lower_precision_is_left_to_torch(small_network: VariationalNonLocalNetwork) -> None:
-    problem = make_problem(60, 0.5, seed=0)
-    ends = [torch.as_tensor(p, dtype=torch.float32)[None] / 0.1 for p in problem[:2]]
-
-    class PlainAttention(CPUBackend):
-        def attention(self, *given: Tensor | None) -> compatibility.Attention:
-            return Backend.attention(self, *given)  # type: ignore[arg-type]
-
-    with torch.autocast("cpu", torch.bfloat16):
-        found = small_network(*ends, steps=PlainAttention()).logits
-        expected = small_network(*ends).logits
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, expected)
-
-
-def test_branches_with_gradients_labels_or_samples_are_the_readable_ones(
-    small_network: VariationalNonLocalNetwork,
-) -> None:
-    features, backend = torch.zeros(1, 9, 32), CPUBackend()
-    labels, generator = torch.zeros(1, 9, dtype=torch.bool), torch.Generator()
-    plain = fresh(dataclasses.replace(SMALL, variational=False))
-    assert isinstance(backend.branches(small_network, features, None, None), LatentBranches)
-    with torch.no_grad():
-        quick = backend.branches(small_network, features, None, None)
-        assert isinstance(quick, BranchesInPlace)
-        for network, *drawn in (
-            (small_network, labels, None),
-            (small_network, None, generator),
-            (plain, None, None),
-        ):
-            assert isinstance(backend.branches(network, features, *drawn), LatentBranches)
 
 
 # --- search ---------------------------------------------------------------------------------------

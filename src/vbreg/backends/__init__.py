@@ -7,7 +7,7 @@ quicker one with the same answer.
 | backend | runs on | what it is |
 |---|---|---|
 | `plain` | any device | calls the science as it stands; every other form is tested against it |
-| `cpu` | a CPU | maps in pieces that stay in the cache, sparse and in-place arithmetic |
+| `cpu` | a CPU | maps in pieces that stay in the cache, sparse arithmetic, a k-d tree |
 | `triton` | an NVIDIA GPU | kernels, and a recording of the whole run |
 
 Nobody else asks what a device is: `devices` tells what a machine has, `neighbors` searches points.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 from scipy import sparse
 from scipy.spatial import cKDTree
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.backends.plain import Backend
@@ -25,15 +24,6 @@ from vbreg.compatibility import (
     row_chunks,
 )
 from vbreg.estimation import quadratic_gain
-from vbreg.network import (
-    BRANCHES,
-    Branches,
-    BranchStep,
-    Ends,
-    LatentBranch,
-    NetworkConfig,
-    VariationalNonLocalNetwork,
-)
 from vbreg.voting import (
     Electorate,
     HypotheticalInliers,
@@ -72,19 +62,6 @@ class CPUBackend(Backend):
             if attend is not None:
                 return attend
         return dense_attention(source, target, mask)
-
-    def branches(
-        self,
-        network: VariationalNonLocalNetwork,
-        features: Tensor,
-        labels: Tensor | None,
-        generator: torch.Generator | None,
-    ) -> Branches:
-        plain = labels is not None or generator is not None or torch.is_grad_enabled()
-        # Not where it is to compute in another precision than the weights'.
-        if plain or not network.config.variational or features.dtype != network.sigma.dtype:
-            return super().branches(network, features, labels, generator)
-        return BranchesInPlace(network, features)
 
     def compatibility(
         self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
@@ -309,125 +286,6 @@ def _csr(crow: Tensor, columns: Tensor, values: Tensor, size: torch.Size) -> Ten
     with warnings.catch_warnings():  # torch calls its CSR layout beta-stage, once per process
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         return torch.sparse_csr_tensor(crow, columns, values, size, check_invariants=False)
-
-
-# --- latent branches ------------------------------------------------------------------------------
-
-
-class Layers(NamedTuple):
-    """The layers of one branch, each (in, out); the row that meets a one holds the bias."""
-
-    embed: Tensor  # features, z, 1 -> x
-    gates: Tensor  # 1, h, x -> reset and keep
-    new_h: Tensor  # 1, h
-    new_x: Tensor  # x, 1
-    prior: Tensor  # 1, h
-    mean: Tensor  # hidden, 1 -> z
-    merge: Tensor  # z, 1, h -> d
-    project: tuple[Tensor, ...]  # merged, 1 -> query, key or value, of each iteration
-
-
-class Workspace(NamedTuple):
-    """Memory for what the branches compute on the way, given once: fresh memory takes time."""
-
-    gates: Tensor  # (M, 2 hidden_width)
-    old: Tensor  # (M, hidden_width)
-    new: Tensor  # (M, hidden_width)
-    hidden: Tensor  # (M, hidden_width + 1), the last column 1
-    merged: Tensor  # (M, d + 1), the last column 1
-
-
-class BranchesInPlace:
-    """The latent branches at the prior's mean, with as little as possible written to memory.
-
-    What goes into the layers of a branch stands in one table, so that the input of each is some
-    neighbouring columns of it:
-
-        features | z | 1 | h | x | 1
-
-    A layer is one product, its bias included, and nothing is joined or copied for it.
-    """
-
-    def __init__(self, network: VariationalNonLocalNetwork, features: Tensor) -> None:
-        self.config = network.config
-        self.steps: list[dict[str, BranchStep]] = []
-        L = range(self.config.iterations)
-        projections = ([network.iteration(k).project[name] for k in L] for name in BRANCHES)
-        self.layers = [
-            _joined_layers(branch, project, self.config)
-            for branch, project in zip(network.latent_branches(), projections, strict=True)
-        ]
-        self.shape = features.shape[:2]
-        M, d = self.shape.numel(), features.shape[-1]
-        z, h = self.config.latent_width, self.config.hidden_width
-        self.tables = features.new_zeros(len(self.layers), M, d + z + 1 + 2 * h + 1)
-        self.tables[:, :, d + z] = 1.0
-        self.tables[:, :, -1] = 1.0
-        self.room = Workspace(
-            gates=features.new_empty(M, 2 * h),
-            old=features.new_empty(M, h),
-            new=features.new_empty(M, h),
-            hidden=features.new_ones(M, h + 1),
-            merged=features.new_ones(M, d + 1),
-        )
-
-    def __call__(self, iteration: int, features: Tensor) -> Ends:
-        rows = features.flatten(0, 1)
-        ends = []
-        for table, layers in zip(self.tables, self.layers, strict=True):
-            table[:, : rows.shape[-1]] = rows
-            self._advance(table, layers, first=iteration == 0)
-            ends.append((self.room.merged @ layers.project[iteration]).unflatten(0, self.shape))
-        return Ends(*ends)
-
-    def _advance(self, table: Tensor, layers: Layers, *, first: bool) -> None:
-        """Compute the next z and h, and these merged, from features and the last z and h."""
-        room, d = self.room, self.config.width
-        one = d + self.config.latent_width
-        past = one + 1 + self.config.hidden_width  # h
-        z, h, x = table[:, d:one], table[:, one + 1 : past], table[:, past:-1]
-        if first:  # z and h are zero: what they would be multiplied by is left out
-            torch.addmm(layers.embed[-1], table[:, :d], layers.embed[:d], out=x).clamp_min_(0.0)
-            torch.addmm(layers.gates[0], x, layers.gates[past - one :], out=room.gates)
-            old = layers.new_h[0]
-        else:
-            torch.mm(table[:, : one + 1], layers.embed, out=x).clamp_min_(0.0)
-            torch.mm(table[:, one:-1], layers.gates, out=room.gates)
-            old = torch.mm(table[:, one:past], layers.new_h, out=room.old)
-        reset, keep = room.gates.sigmoid_().chunk(2, dim=-1)
-        new = torch.mm(table[:, past:], layers.new_x, out=room.new)
-        torch.lerp(new.addcmul_(reset, old).tanh_(), h, keep, out=h)  # Eq. 3
-        torch.mm(table[:, one:past], layers.prior, out=room.hidden[:, :-1]).clamp_min_(0.0)
-        torch.mm(room.hidden, layers.mean, out=z)
-        torch.mm(table[:, d:past], layers.merge, out=room.merged[:, :-1]).clamp_min_(0.0)  # Eq. 4
-
-
-def _joined_layers(
-    branch: LatentBranch, projections: Sequence[nn.Module], config: NetworkConfig
-) -> Layers:
-    z, h = config.latent_width, config.hidden_width
-
-    def joined(*blocks: Tensor) -> Tensor:
-        """Join weights (out, in) and biases (out,) in the order of the table."""
-        return torch.cat([b.reshape(b.shape[0], -1) for b in blocks], 1).T.contiguous()
-
-    def linear(module: nn.Module) -> nn.Linear:
-        assert isinstance(module, nn.Linear)
-        return module
-
-    embed, gru, merge = branch.embed, branch.history, branch.merge
-    hidden, last = linear(branch.prior[0]), linear(branch.prior[2])
-    both = gru.bias_ih + gru.bias_hh
-    return Layers(
-        embed=joined(embed.weight[:, z:], embed.weight[:, :z], embed.bias),
-        gates=joined(both[: 2 * h], gru.weight_hh[: 2 * h], gru.weight_ih[: 2 * h]),
-        new_h=joined(gru.bias_hh[2 * h :], gru.weight_hh[2 * h :]),
-        new_x=joined(gru.weight_ih[2 * h :], gru.bias_ih[2 * h :]),
-        prior=joined(hidden.bias, hidden.weight),
-        mean=joined(last.weight[:z], last.bias[:z]),
-        merge=joined(merge.weight[:, :z], merge.bias, merge.weight[:, z:]),
-        project=tuple(joined(p.weight, p.bias) for p in map(linear, projections)),
-    )
 
 
 # --- search ---------------------------------------------------------------------------------------

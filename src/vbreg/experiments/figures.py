@@ -76,7 +76,7 @@ def run(
     output: Path,
     *,
     datasets: Sequence[str] = ("3dmatch", "3dlomatch"),
-    descriptors: Sequence[str] = ("fpfh", "learned"),
+    descriptors: Sequence[str] = ("fpfh", "matches:learned"),
     weights: Mapping[str, str | Path] | None = None,
     benchmark: Path | None = None,
     training: Mapping[str, Sequence[Path]] | None = None,
@@ -273,9 +273,7 @@ def similarity(
 def last_similarity(model: VBReg, labelled: Labelled) -> Similarity:
     """Return how alike the features are that the network's last iteration gives."""
     matches = matches_of(labelled.problem, model)
-    output, _ = backends.run(
-        lambda backend: model.solver.run_network(matches, backend, whole=True), model.device
-    )
+    output = model.solver.run_network(matches, backends.choose(model.device), whole=True)
     features = output.features[-1][0]
     return feature_similarity(features, torch.from_numpy(labelled.right).to(features.device))
 

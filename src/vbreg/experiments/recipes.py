@@ -30,6 +30,8 @@ def run(
     `methods` are for table1, table2 and figures (left out: all that are installed, or a few),
     `weights` is the folder of trained ablations for table3, `training` the logs for figures.
     """
+    if name not in NAMES:
+        raise VBRegError(f"no experiment {name!r}; choose from {', '.join(NAMES)}")
     runs.output.mkdir(parents=True, exist_ok=True)
     if name == "table1":
         return tables.table1(root, runs, methods or tables.installed_methods())
@@ -39,9 +41,7 @@ def run(
         return tables.table3(root, runs, weights)
     if name == "figures":
         return _figures(root, runs, methods or DRAWN_METHODS, training)
-    if name == "theorem1":
-        return _theorem1(root, runs)
-    raise VBRegError(f"no experiment {name!r}; choose from {', '.join(NAMES)}")
+    return _theorem1(root, runs)
 
 
 def _figures(

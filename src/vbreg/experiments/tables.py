@@ -77,6 +77,7 @@ class Cell:
     rotation_error: float
     translation_error: float
     inlier_f1: float
+    backend: str
     seconds_median: float
 
 
@@ -227,6 +228,7 @@ def _table(
             s.rotation_error,
             s.translation_error,
             s.inlier_f1,
+            s.backend,
             s.seconds_median,
         )
         for column, found in cells.items()

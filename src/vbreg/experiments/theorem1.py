@@ -24,7 +24,6 @@ from scipy import stats
 
 from vbreg import backends
 from vbreg.backends.devices import choose_device
-from vbreg.backends.plain import Backend
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
@@ -218,12 +217,9 @@ def matches_of(problem: Problem, model: VBReg) -> Matches:
 def hypothetical_inliers(problem: Problem, model: VBReg) -> HypotheticalInliers:
     """Return the sets that `VBReg` would fit its hypotheses to, of one problem."""
     matches = matches_of(problem, model)
-
-    def work(backend: Backend) -> HypotheticalInliers:
-        output = model.solver.run_network(matches, backend, whole=True)
-        return model.solver.search(output, matches, backend)[1]
-
-    return backends.run(work, model.device)[0]
+    backend = backends.choose(model.device)
+    output = model.solver.run_network(matches, backend, whole=True)
+    return model.solver.search(output, matches, backend)[1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,10 +113,16 @@ class LocalMethod:
     def __call__(self, problem: Problem) -> Registration:
         clock = Stopwatch()
         with clock("estimate"), torch.inference_mode():
-            (task, answer), backend = backends.run(
-                lambda backend: self._solved(problem, backend), self.device
-            )
-        return finish(task, answer, clock.seconds, EXTERNAL if self.external else backend)
+            if self.external:  # what fails there is no fault of a backend
+                (task, answer), backend = (
+                    self._solved(problem, backends.choose(self.device)),
+                    EXTERNAL,
+                )
+            else:
+                (task, answer), backend = backends.run(
+                    lambda backend: self._solved(problem, backend), self.device
+                )
+        return finish(task, answer, clock.seconds, backend)
 
     def _solved(self, problem: Problem, backend: Backend) -> tuple[Task, Answer]:
         task = Task.of(problem, self.device, backend)

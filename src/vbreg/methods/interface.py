@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from vbreg.errors import MissingExtraError
-from vbreg.frames import Matches
-from vbreg.inputs import Points, as_matches, finite_rows, positive_number
-from vbreg.matching import MatchedClouds
 from vbreg.types import Bool, Correspondences, Float64, Registration
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # listing the methods loads no torch
     import torch
+
+    from vbreg.frames import Matches
+    from vbreg.inputs import Points
+    from vbreg.matching import MatchedClouds
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,9 @@ class Problem:
         seed: int = 0,
     ) -> Problem:
         """Make a problem of matches (N, 3) that are given row by row."""
+        from vbreg.frames import Matches
+        from vbreg.inputs import as_matches, finite_rows, positive_number
+
         unit = positive_number(inlier_threshold, "inlier_threshold")
         x, y = as_matches(source, target)
         valid = finite_rows(x, y)
