@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (B, N, d) -> (B, N, d)
+Compatibility = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # `spatial_compatibility`
 
 MAX_MAP_BYTES = 128 * 2**20  # no transient K x N map grows beyond this
 

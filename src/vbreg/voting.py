@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.compatibility import (
+    Compatibility,
     attention_rows,
     compatibility_of_cosine,
     distances,
@@ -141,6 +142,7 @@ def vote(
     seeds: Seeds,
     mask: Tensor,  # (B, N)
     config: VotingConfig,
+    compatibility: Compatibility = spatial_compatibility,  # or a backend's form of it
 ) -> HypotheticalInliers:
     """Find the hypothetical inliers of each seed: coarse votes of every iteration, Wilson scores.
 
@@ -153,7 +155,7 @@ def vote(
     found = []
     for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
         seed = seeds.indices[:, rows]
-        beta = spatial_compatibility(take(seed, source), take(seed, target), source, target)
+        beta = compatibility(take(seed, source), take(seed, target), source, target)
         exclude(beta, seed, mask)
         tally = Tally(beta, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
         for step, f in enumerate(unit):

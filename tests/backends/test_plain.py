@@ -120,7 +120,9 @@ def test_compatibility(form: Form, dtype: torch.dtype) -> None:
         ends = source[:, rows], target[:, rows], source, target
         found = form.backend.compatibility(*ends)
         assert found.dtype == dtype
-        torch.testing.assert_close(found, spatial_compatibility(*ends))
+        product = form.backend.name == "triton" and dtype == torch.float32  # it rounds
+        close = dict.fromkeys(("atol", "rtol"), 1e-3) if product else {}
+        torch.testing.assert_close(found, spatial_compatibility(*ends), **close)
         one = [end[0] for end in ends]  # without a batch
         torch.testing.assert_close(form.backend.compatibility(*one), found[0])
 

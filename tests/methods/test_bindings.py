@@ -30,12 +30,11 @@ def test_kiss_matcher_registers_a_scan_far_from_the_origin(name: str) -> None:
     x = points + np.array([1e6, -1e6, 0.0])
     # It finds its own matches; these stand for what other methods are given.
     problem = Problem.of_points(x, right, TAU, scans=(x, right))
-    first, second = opened(name)(problem), opened(name)(problem)
-    np.testing.assert_array_equal(first.T_target_source, second.T_target_source)
-    residual = np.linalg.norm(first.apply_to(x) - right, axis=1)
+    found = opened(name)(problem)
+    residual = np.linalg.norm(found.apply_to(x) - right, axis=1)
     assert residual.max() < 0.3
-    assert first.determined
-    assert first.backend == "external"
+    assert found.determined
+    assert found.backend == "external"
 
 
 @pytest.mark.parametrize("name", parameters("kiss-matcher"))

@@ -22,7 +22,14 @@ from vbreg.estimation import (
     quadratic_gain,
 )
 from vbreg.network import Branches, NormedMLP, VariationalNonLocalNetwork
-from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, wilson_ranks
+from vbreg.voting import (
+    Electorate,
+    HypotheticalInliers,
+    Seeds,
+    VotingConfig,
+    vote,
+    wilson_ranks,
+)
 
 MAX_BALLOTS = 8192  # correspondences that fit into the registers of a program of `ballots`
 
@@ -74,6 +81,15 @@ class TritonBackend(Backend):
             return super().normed_mlp(mlp, x, mask, residual)
         return layers.normed_mlp(x, mask, mlp.linears, mlp.norms, residual, rounding=self.rounding)
 
+    def compatibility(
+        self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
+    ) -> Tensor:
+        # By a matrix product, which rounds from some thousand thresholds of extent on.
+        mode = "use_mm_for_euclid_dist_if_necessary"
+        d = torch.cdist(source_rows, source, compute_mode=mode)
+        d -= torch.cdist(target_rows, target, compute_mode=mode)
+        return (1.0 - d.square_()).clamp_min_(0.0)
+
     def suppressed(self, confidence: Tensor, source: Tensor, mask: Tensor, radius: float) -> Tensor:
         strength = confidence.masked_fill(~mask, -torch.inf)
         return search.suppressed(strength, coordinates(source, source), radius)
@@ -88,7 +104,7 @@ class TritonBackend(Backend):
         config: VotingConfig,
     ) -> HypotheticalInliers:
         if electorate.attention or source.shape[1] > MAX_BALLOTS:
-            return super().vote(electorate, source, target, seeds, mask, config)
+            return vote(electorate, source, target, seeds, mask, config, self.compatibility)
         N, K, L = source.shape[1], seeds.indices.shape[1], len(electorate.features)
         points = coordinates(source.float(), target.float())
         unit = F.normalize(torch.stack(list(reversed(electorate.features))).float(), dim=-1)
