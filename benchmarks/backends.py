@@ -180,11 +180,6 @@ def all_layers(backend: Backend, run: Run) -> object:
     return features
 
 
-def share_of_inliers(d2: Tensor) -> Tensor:
-    """Another gain than the quadratic one."""
-    return (d2 < 1.0).to(d2.dtype)
-
-
 WITH_FEATURES: dict[str, Callable[[Backend, Run], object]] = {
     "attention": attend,
     "branches": all_branches,

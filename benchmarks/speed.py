@@ -369,7 +369,7 @@ def write(output: Path, name: str, title: str, rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", type=Path, required=True, help="the 3DMatch folder")
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, default=Path("out/speed"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--weights", default="universal,fast", help="with commas between")

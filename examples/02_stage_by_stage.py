@@ -4,11 +4,10 @@ import torch
 
 from vbreg import Scale, VBReg
 from vbreg.demo import load
-from vbreg.frames import LocalCloud
 from vbreg.matching import describe, match_clouds
 
 scale = Scale(voxel_size=0.05)  # owns every radius
-clouds = [LocalCloud.of(cloud, "a cloud") for cloud in load()[:2]]
+clouds = load()[:2]  # or paths, or arrays (N, 3)
 
 described = [describe(cloud, scale) for cloud in clouds]  # FPFH of one point a voxel
 matched = match_clouds(*described, scale)

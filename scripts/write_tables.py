@@ -223,6 +223,9 @@ HEADINGS = {
     "p95_ms": "95th percentile ms",
     "peak_mb": "peak MB",
     "matches each": "matches in each",
+    "plain_ms": "readable form, ms",
+    "quick_ms": "quick form, ms",
+    "ratio": "times as quick",
 }
 
 
@@ -427,6 +430,8 @@ TABLES: Mapping[str, Table] = {
     "h200-batches": partial(speed, hardware=GPU, name="batches"),
     "h200-stages": partial(stages, hardware=GPU),
     "h200-growth": partial(growth, hardware=GPU),
+    "h200-backends": partial(speed, hardware=GPU, name="backends"),
+    "cpu-backends": partial(speed, hardware=CPU, name="backends"),
     "cpu-matches": partial(speed, hardware=CPU, name="matches"),
     "cpu-clouds": partial(speed, hardware=CPU, name="clouds"),
     "cpu-stages": partial(stages, hardware=CPU),

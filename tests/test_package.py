@@ -70,7 +70,7 @@ ALLOWED = {
     "pretrained": "errors network voting",
     "frames": "errors inputs types",
     "scale": "errors inputs",
-    "backends": "compatibility errors estimation inputs network voting",
+    "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs",
     "descriptors": "backends errors inputs scale",
     "metrics": "backends errors geometry inputs",
@@ -78,7 +78,7 @@ ALLOWED = {
     "matching": "clouds descriptors errors frames inputs scale timing types",
     "solver": "backends estimation frames network timing voting",
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
-    "recording": "backends frames network solver timing voting",
+    "recording": "backends errors frames network solver timing types voting",
     "registration": (
         "backends clouds descriptors errors frames inputs matching network pretrained recording "
         "scale solver timing types voting"
@@ -292,6 +292,17 @@ def test_a_public_class_name_means_one_thing() -> None:
 
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
+# What the sentence of a function may begin with: imperatives alone. Add a verb, never a noun.
+VERBS = {
+    "Align", "Ask", "Begin", "Bring", "Check", "Choose", "Compare", "Compile", "Complain",
+    "Compress", "Compute", "Convert", "Copy", "Count", "Cut", "Decode", "Describe", "Draw",
+    "Drive", "Drop", "Find", "Fit", "Furnish", "Fuse", "Group", "Hang", "Join", "Keep", "Label",
+    "Lay", "Let", "Line", "List", "Load", "Make", "Match", "Move", "Narrow", "Open", "Parse",
+    "Place", "Print", "Put", "Raise", "Read", "Refine", "Register", "Repeat", "Return", "Run",
+    "Sample", "Say", "Scan", "Score", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
+    "Summarise", "Take", "Tell", "Thin", "Train", "Turn", "Weigh", "Write", "Yield",
+}  # fmt: skip
+
 
 def public_definitions(
     tree: ast.Module | ast.ClassDef, above: tuple[ast.ClassDef, ...] = ()
@@ -308,6 +319,21 @@ def is_stub(node: Documented) -> bool:
     """An overload, or a method of a Protocol: its body is `...`."""
     only = node.body[0].value if isinstance(node.body[0], ast.Expr) else None
     return isinstance(only, ast.Constant) and only.value is ...
+
+
+def is_property(node: Documented) -> bool:
+    """Tell whether it is read like a value, so that a noun may say what it is."""
+    names = {last_name(decorator) for decorator in node.decorator_list}
+    return bool(names & {"property", "cached_property"})
+
+
+def is_sentence(node: Documented, text: str) -> bool:
+    """Tell whether a docstring begins with a sentence, and that of a function with a verb."""
+    if not re.match(r"[A-Z].*?\.(\s|$)", text.split("\n\n")[0], re.DOTALL):
+        return False
+    if isinstance(node, ast.ClassDef) or is_property(node):
+        return True
+    return re.split(r"\W", text, maxsplit=1)[0] in VERBS
 
 
 def overrides(inside: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef]) -> bool:
@@ -340,10 +366,29 @@ def test_every_public_thing_has_a_sentence() -> None:
                 is_stub(node) or (above and overrides(above[-1], node.name, classes))
             ):
                 continue
-            if text is None or not re.match(r"[A-Z].*?\.(\s|$)", text.split("\n\n")[0], re.DOTALL):
+            if text is None or not is_sentence(node, text):
                 name = ".".join(part.name for part in (*above, node))
                 faults.append(f"{path.relative_to(SOURCE)} {name}: {(text or 'nothing')[:60]}")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("code", "right"),
+    [
+        ('def f():\n    """Return the pose."""', True),
+        ('def f():\n    """Train, or go on."""', True),
+        ('def f():\n    """The pose."""', False),
+        ('def f():\n    """Returns the pose."""', False),
+        ('def f():\n    """Return the pose"""', False),
+        ('@property\ndef f(self):\n    """The pose."""', True),
+        ('@functools.cached_property\ndef f(self):\n    """The pose."""', True),
+        ('class F:\n    """The pose."""', True),
+    ],
+)
+def test_the_law_sees_what_is_no_sentence(code: str, right: bool) -> None:
+    node = ast.parse(code).body[0]
+    assert isinstance(node, Documented)
+    assert is_sentence(node, ast.get_docstring(node) or "") == right
 
 
 # --- tests mirror the package

@@ -538,7 +538,7 @@ def test_more_matches_than_memory_holds_are_thinned(
         warnings.simplefilter("error")
         assert not estimate(model, problem).memory_limited
     monkeypatch.setattr(VBReg, "_max_matches", lambda model: 200)
-    with pytest.warns(UserWarning, match="600 matches .* 200 of them .*max_correspondences"):
+    with pytest.warns(UserWarning, match="600 matches .* 200 of them .*give fewer matches"):
         result = estimate(model, problem)
     assert result.memory_limited
     assert result.matches_found == 600
@@ -656,7 +656,7 @@ def test_a_model_can_be_copied(small_network: VariationalNonLocalNetwork) -> Non
     problem = make_problem(60, 0.5, seed=2)
     expected = estimate(model, problem)
     held = threading.Lock()  # as a recording has, which cannot be pickled
-    model._on_device.recorded["triton"] = held  # type: ignore[assignment]
+    model._on_device.recorded["triton", "cpu"] = held  # type: ignore[assignment]
     copied = pickle.loads(pickle.dumps(model))
     assert np.array_equal(estimate(copied, problem).T_target_source, expected.T_target_source)
     assert copied._on_device.recorded == {}

@@ -16,7 +16,7 @@ TITLE = "two simulated depth-camera scans of one room"
 
 
 def load() -> tuple[PointCloud, PointCloud, Float64]:
-    """Source, target and the true T_target_source (4, 4)."""
+    """Read the pair of scans: return source, target and the true T_target_source (4, 4)."""
     pose = DEMO_FOLDER / "demo_pose.json"
     if not pose.is_file():
         raise FileFormatError(

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
-from vbreg.descriptors import Descriptor, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.inputs import MIN_MATCHES
+from vbreg.inputs import MIN_MATCHES, Cloud
 from vbreg.scale import Scale
 from vbreg.timing import Clock, untimed
 from vbreg.types import Correspondences, Float64
@@ -99,24 +99,25 @@ class MatchedClouds:
 
 
 def describe(
-    cloud: LocalCloud,
+    cloud: Cloud | LocalCloud,
     scale: Scale,
     *,
-    descriptor: str | Descriptor = "fpfh",
+    descriptor: DescriptorName | Descriptor = "fpfh",
     device: torch.device | None = None,
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Thin a cloud to one point a voxel and describe each point, on the device."""
+    local = cloud if isinstance(cloud, LocalCloud) else LocalCloud.of(cloud, "the cloud")
     with clock("downsample"):
-        points = voxel_downsample(cloud.points.to(device), scale.voxel_size)
+        points = voxel_downsample(local.points.to(device), scale.voxel_size)
         if len(points) > MAX_POINTS:
-            better = estimate_voxel_size(cloud.points, cloud.points)
+            better = estimate_voxel_size(local.points, local.points)
             raise VBRegError(
                 f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
                 f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
                 "this cloud)"
             )
-    return describe_points(points, cloud.origin, scale, descriptor=descriptor, clock=clock)
+    return describe_points(points, local.origin, scale, descriptor=descriptor, clock=clock)
 
 
 def describe_points(
@@ -124,7 +125,7 @@ def describe_points(
     origin: Float64,
     scale: Scale,
     *,
-    descriptor: str | Descriptor = "fpfh",
+    descriptor: DescriptorName | Descriptor = "fpfh",
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""

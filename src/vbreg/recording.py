@@ -16,10 +16,12 @@ from vbreg import backends
 from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.backends.plain import Backend
+from vbreg.errors import VBRegError
 from vbreg.frames import Matches
 from vbreg.network import NetworkConfig
 from vbreg.solver import Solution, Solver
 from vbreg.timing import Clock
+from vbreg.types import BackendUsed
 from vbreg.voting import seed_count
 
 MEMORY_SHARE = 0.5  # of the free memory that is used
@@ -54,6 +56,11 @@ class Recorder:
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
+            if not hasattr(graph, "register_generator_state"):
+                raise VBRegError(
+                    f"torch {torch.__version__} cannot record work that draws at random: use torch "
+                    "2.5 or later, or train with compile = false"
+                )
             graph.register_generator_state(generator)
         mode = "thread_local"  # other threads may go on with their own work
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
@@ -84,15 +91,13 @@ class RecordedSolver:
         """Tell whether problems of this size are worth a recording."""
         return (
             len(matches) <= MAX_RECORDED_MATCHES
-            and matches.problems * len(matches) <= MAX_RECORDED_ROWS
+            and matches.problems * bucket(len(matches)) <= MAX_RECORDED_ROWS
         )
 
     def __call__(self, matches: Matches) -> Solution:
         """Solve matches of any device; the solution is on the CPU. One thread at a time."""
-        from vbreg.backends.triton.branches import weights_state
-
         B, N = matches.mask.shape
-        key = B, bucket(N), *weights_state(self.solver.network)
+        key = B, bucket(N), *self.backend.weights_state(self.solver.network)
         with self.lock:
             if key not in self.recordings:
                 if len(self.recordings) >= MAX_RECORDINGS:
@@ -105,8 +110,6 @@ class RecordedSolver:
         return found._replace(inliers=found.inliers[:, :N], confidence=found.confidence[:, :N])
 
     def _record(self, matches: Matches, B: int, N: int) -> Recording:
-        from vbreg.backends.triton.branches import kept_alive
-
         inputs = matches.map(
             lambda part: torch.zeros(
                 B, N, *part.shape[2:], dtype=part.dtype, device=self.recorder.device
@@ -117,11 +120,11 @@ class RecordedSolver:
         graph, output = self.recorder.record(
             lambda: self.solver(inputs, self.backend, most_seeds=most)
         )
-        return Recording(graph, inputs, output, kept_alive(self.solver.network))
+        return Recording(graph, inputs, output, self.backend.kept_alive(self.solver.network))
 
 
 def bucket(n: int) -> int:
-    """Return the number of rows that n are padded to, at most an eighth more from 1024 on."""
+    """Return the number of rows that n are padded to, at most a quarter more from 1024 on."""
     step = 128 if n <= 1024 else 256 if n <= 4096 else 512
     return -(-n // step) * step
 
@@ -146,15 +149,20 @@ class DeviceSolver:
 
     def __init__(self, solver: Solver, backend: BackendName) -> None:
         self.solver, self.backend = solver, backend
-        self.recorded: dict[str, RecordedSolver] = {}  # by backend
+        self.recorded: dict[tuple[str, str], RecordedSolver] = {}  # by backend and device
+        self.lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a GPU has recorded, which is made anew where it is needed."""
-        return {**vars(self), "recorded": {}}
+        return {"solver": self.solver, "backend": self.backend}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without recordings."""
+        self.__init__(**state)  # type: ignore[misc]
 
     def __call__(
         self, matches: Matches, seed: int | None, clock: Clock, most: int
-    ) -> tuple[Solution, str]:
+    ) -> tuple[Solution, BackendUsed]:
         """Solve at most so many rows at a time -> the solution, on the CPU, and the backend."""
         sigma = self.solver.network.sigma
 
@@ -194,10 +202,12 @@ class DeviceSolver:
         return Solution(*chosen)
 
     def _recorded_on(self, backend: Backend) -> RecordedSolver:
-        if backend.name not in self.recorded:
-            device = self.solver.network.sigma.device
-            self.recorded[backend.name] = RecordedSolver(self.solver, backend, device)
-        return self.recorded[backend.name]
+        device = self.solver.network.sigma.device
+        key = backend.name, str(device)
+        with self.lock:
+            if key not in self.recorded:
+                self.recorded[key] = RecordedSolver(self.solver, backend, device)
+            return self.recorded[key]
 
     def _step_by_step(
         self,

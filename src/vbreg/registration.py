@@ -116,14 +116,19 @@ class VBReg:
     @classmethod
     def from_pretrained(
         cls,
-        weights: WeightsName | str | Path = "universal",
+        weights: WeightsName | str | Path | None = None,
         *,
         device: str | torch.device = "auto",
         backend: BackendName = "auto",
     ) -> VBReg:
-        """Load 'universal', 'fast' (a smaller network), or the weights file at a path."""
-        path = pretrained.weights_path(weights)
-        network = pretrained.load_network(path).to(devices.choose_device(device))
+        """Load 'universal', 'fast' (a smaller network), or the weights file at a path.
+
+        Left out, 'fast' on a CPU and 'universal' on a GPU.
+        """
+        chosen = devices.choose_device(device)
+        name = devices.default_weights(chosen) if weights is None else weights
+        path = pretrained.weights_path(name)
+        network = pretrained.load_network(path).to(chosen)
         return cls(network, voting=pretrained.load_voting(path), backend=backend)
 
     @property
@@ -211,7 +216,7 @@ class VBReg:
             described and [d if r is None else d[r] for r, d in zip(index, described, strict=True)],
         )
         if len(matches) == most < max(found):
-            _warn_of_memory(max(found), most, stacklevel=4)
+            _warn_of_memory(max(found), most, "give fewer matches", stacklevel=4)
         clock = Stopwatch()
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
@@ -249,7 +254,9 @@ class VBReg:
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
-            _warn_of_memory(len(matched.source_index), most, stacklevel=4)
+            _warn_of_memory(
+                len(matched.source_index), most, "set max_correspondences", stacklevel=4
+            )
             matched = matched.thinned(most)
         width = self.network.config.descriptor_width
         matches = matched.matches(with_descriptors=width > 0)
@@ -299,7 +306,7 @@ class VBReg:
 
 
 def _choose_scale(
-    voxel_size: float | None, preset: str | None, source: LocalCloud, target: LocalCloud
+    voxel_size: float | None, preset: PresetName | None, source: LocalCloud, target: LocalCloud
 ) -> Scale:
     if voxel_size is not None:
         return Scale(voxel_size)
@@ -335,10 +342,10 @@ def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:
     return rows[evenly(len(rows), most).numpy()]
 
 
-def _warn_of_memory(found: int, most: int, stacklevel: int) -> None:
+def _warn_of_memory(found: int, most: int, advice: str, stacklevel: int) -> None:
     warnings.warn(
         f"{found} matches are more than the free memory holds, so that {most} of them are used; "
-        "with other memory free, or on another machine, the answer may differ: set "
-        "max_correspondences to have the same everywhere",
+        "with other memory free, or on another machine, the answer may differ: "
+        f"{advice} to have the same everywhere",
         stacklevel=stacklevel,
     )

@@ -49,7 +49,7 @@ class Camera:
 
     @staticmethod
     def facing(points: Float64) -> Camera:
-        """The 3/4 view that shows most of `points`; `framing` then sets centre and scale."""
+        """Return the 3/4 view that shows most of `points`; `framing` then sets the scale."""
         centre = points.mean(axis=0)
         offsets = points - centre
         up, from_camera = _up(points)
@@ -62,7 +62,7 @@ class Camera:
         return Camera(max(views, key=lambda axes: _visible(sample @ axes.T)), centre, 1.0)
 
     def framing(self, points: Float64, width: int, height: int) -> Camera:
-        """The same view, moved and scaled so that nearly all `points` fill the picture."""
+        """Return the view moved and scaled so that nearly all `points` fill the picture."""
         flat = points @ self.axes.T
         low, high = np.percentile(flat, [2, 98], axis=0)
         tail = 0.1 * (high - low)  # so much of a long tail is shown, and all of a short one
@@ -117,7 +117,7 @@ def render_clouds(
     camera: Camera | None = None,
     size: tuple[int, int] = (800, 800),
 ) -> Pixels:
-    """The clouds in one view, (H, W, 3). Where two lie at one pixel the nearer one is seen."""
+    """Draw the clouds in one view (H, W, 3); where two lie at one pixel the nearer is seen."""
     arrays = [_drawable(points) for points, _ in clouds]
     if not all(len(points) for points in arrays):
         raise VBRegError("a cloud without finite points cannot be drawn; leave it out")
@@ -137,7 +137,7 @@ def render_clouds(
 
 
 def _drawable(points: ArrayLike) -> Float64:
-    """Finite points, a fixed random subset of a large cloud."""
+    """Return the finite points, of a large cloud a fixed random subset."""
     array = np.asarray(points, dtype=np.float64)
     array = array[np.isfinite(array).all(axis=1)]
     if len(array) > MAX_DRAWN_POINTS:
@@ -146,7 +146,7 @@ def _drawable(points: ArrayLike) -> Float64:
 
 
 def _beside(source: Float64, target: Float64) -> tuple[Float64, bool]:
-    """The source as given or, where the frames are far apart, moved to the target's side."""
+    """Move the source to the target's side if they are far apart; tell whether it was moved."""
     sizes = [np.ptp(np.percentile(c, [1, 99], axis=0), axis=0).max() for c in (source, target)]
     gap = np.median(source, axis=0) - np.median(target, axis=0)
     if np.linalg.norm(gap) <= 1.5 * max(sizes):
@@ -157,7 +157,7 @@ def _beside(source: Float64, target: Float64) -> tuple[Float64, bool]:
 
 
 def _up(points: Float64) -> tuple[Float64, bool]:
-    """Which way is up, and whether this is a depth camera's frame (x right, y down, z forward).
+    """Tell which way is up, and whether the frame is a camera's (x right, y down, z forward).
 
     Up is -y there, else the thin axis of a flat cloud, else z.
     """
@@ -173,7 +173,7 @@ def _up(points: Float64) -> tuple[Float64, bool]:
 
 
 def _heading(offsets: Float64, up: Float64) -> tuple[Float64, float]:
-    """Look across the widest horizontal direction, from higher above (degrees) if all is flat."""
+    """Look across the widest level direction, from higher above (degrees) if all is flat."""
     level = np.linalg.svd(up[None])[2][1:]  # two horizontal axes
     flat = offsets @ level.T
     widest = np.linalg.eigh(flat.T @ flat)[1][:, 1] @ level
@@ -182,7 +182,7 @@ def _heading(offsets: Float64, up: Float64) -> tuple[Float64, float]:
 
 
 def _view(forward: Float64, up: Float64, elevation: float) -> Float64:
-    """The axes of a camera that looks along `forward` from so many degrees above."""
+    """Return the axes of a camera that looks along `forward` from so many degrees above."""
     angle = np.radians(elevation)
     towards = np.sin(angle) * up - np.cos(angle) * forward
     right = np.cross(forward, up)
@@ -190,13 +190,13 @@ def _view(forward: Float64, up: Float64, elevation: float) -> Float64:
 
 
 def _turn(direction: Float64, axis: Float64, degrees: float) -> Float64:
-    """`direction`, which is normal to `axis`, turned about it."""
+    """Turn `direction`, which is normal to `axis`, about it."""
     angle = np.radians(degrees)
     return np.cos(angle) * direction + np.sin(angle) * np.cross(axis, direction)
 
 
 def _visible(seen: Float64, cells: int = 100) -> int:
-    """How many points no other hides, on a coarse grid; columns are right, up, towards."""
+    """Count the points that no other hides, on a coarse grid; columns are right, up, towards."""
     low, high = np.percentile(seen, [1, 99], axis=0)
     size = max(float((high - low).max()), 1e-9)
     column, row = np.clip((seen[:, :2] - low[:2]) / size * cells, 0, cells).astype(np.int64).T
@@ -206,7 +206,7 @@ def _visible(seen: Float64, cells: int = 100) -> int:
 
 
 def _ball_radius(points: Float64, pixels_per_unit: float) -> float:
-    """Balls that just close the gaps between neighbours, in pixels.
+    """Return the radius of balls that just close the gaps between neighbours, in pixels.
 
     A random sample of a surface has larger gaps than a regular one of the same density; the
     distances to the first and to the fifth neighbour tell them apart.
@@ -244,7 +244,7 @@ def _draw_balls(
 
 
 def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32) -> Float32:
-    """Colours (H, W, 3), darker in hollows and behind edges, paler with distance."""
+    """Return colours (H, W, 3), darker in hollows and behind edges, paler with distance."""
     background = np.array(BACKGROUND, dtype=np.float32)
     filled = owner >= 0
     if not filled.any():
@@ -258,7 +258,7 @@ def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32) -> Float32
 
 
 def _eye_dome(depth: Float32, reach: float) -> Float32:
-    """How far each pixel lies behind its neighbours, 0 where it lies in front of them all."""
+    """Return how far each pixel lies behind its neighbours, 0 where it is before them all."""
     height, width = depth.shape
     beyond = np.float32(1e30)  # the background: behind everything, and finite
     depth = np.minimum(depth, beyond)

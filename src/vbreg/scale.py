@@ -33,7 +33,7 @@ class Scale:
         return Scale(inlier_threshold / _INLIER_THRESHOLD)
 
     @staticmethod
-    def of_preset(name: str) -> Scale:
+    def of_preset(name: PresetName) -> Scale:
         """Return the scale for a kind of scan, in metres: 'indoor' or 'outdoor'."""
         if name not in VOXEL_SIZES:
             raise VBRegError(f"unknown preset {name!r}: expected one of {', '.join(VOXEL_SIZES)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,8 @@ Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
+
+BackendUsed = Literal["plain", "cpu", "triton", "external"]
 
 NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
 
@@ -65,13 +67,13 @@ class Registration:
     determined: bool  # False where the matches do not fix all six degrees of freedom
     inlier_threshold: float  # tau, in the unit of the clouds
     matches_found: int  # before they were thinned to `len(correspondences)`
-    backend: str  # that computed it: "plain", "cpu" or "triton"; "external" for other libraries
+    backend: BackendUsed  # that computed it; "external" for other libraries
     memory_limited: bool = False  # thinned because of free memory: other machines may differ
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
     points_dropped: tuple[int, int] = (0, 0)  # non-finite points left out of source, target
-    timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
 
     @property
     def inlier_count(self) -> int:
@@ -95,8 +97,11 @@ class Registration:
         """
         R, t = self.T_target_source[:3, :3], self.T_target_source[:3, 3]
         if not isinstance(cloud, PointCloud):
+            given = getattr(cloud, "points", cloud)
+            if hasattr(given, "detach"):  # a tensor of any device
+                given = given.detach().cpu()
             try:
-                given = np.asarray(getattr(cloud, "points", cloud), dtype=np.float64)
+                given = np.asarray(given, dtype=np.float64)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise VBRegError(
                     f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
@@ -104,10 +109,8 @@ class Registration:
                 ) from error
             if given.ndim != 2 or given.shape[1] != 3:
                 raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
-            return given @ R.T + t
-        finite = np.isfinite(cloud.points).all(axis=1)
-        points = cloud.points.copy()
-        points[finite] = points[finite] @ R.T + t
+            return _moved(given, R, t)
+        points = _moved(cloud.points, R, t)
         attributes = dict(cloud.attributes)
         names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
         if all(names):
@@ -124,3 +127,11 @@ class Registration:
             f"{length:.4g}, {self.inlier_count} of {len(self.correspondences)} matches agree, "
             f"score {self.score:.3f}, determined {self.determined})"
         )
+
+
+def _moved(points: Float64, R: Float64, t: Float64) -> Float64:
+    """Move the finite ones of points (M, 3); the others stay as they are."""
+    finite = np.isfinite(points).all(axis=1)
+    moved = points.copy()
+    moved[finite] = points[finite] @ R.T + t
+    return moved

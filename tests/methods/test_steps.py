@@ -25,7 +25,7 @@ def make_task(
     n: int = 40, inlier_ratio: float = 0.5, seed: int = 0, backend: Backend | None = None
 ) -> Task:
     problem = make_problem(n, inlier_ratio, seed=seed)
-    return Task.of(posed(problem.source, problem.target), CPU, backend)
+    return Task.of(posed(problem.source, problem.target), CPU, backend or CPUBackend())
 
 
 def gap(task: Task, i: int, j: int) -> float:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from vbreg.backends.plain import Backend
+    from vbreg.types import BackendUsed
 
 BackendName = Literal["auto", "plain"]
 VARIABLE = "VBREG_BACKEND"  # of the environment: `plain` asks a whole process for plain torch
@@ -70,7 +71,8 @@ def _load(name: str) -> Backend:
 def for_training(device: torch.device, *, quick: bool) -> Backend:
     """Return a backend whose steps carry gradients; the quick one where the device has it.
 
-    Its kernels do not round: training has a precision of its own.
+    Its kernels do not round: training has a precision of its own. What fails in training is an
+    error; nothing takes over in the middle of a run.
     """
     from vbreg.backends.devices import runs_triton
 
@@ -83,7 +85,7 @@ def for_training(device: torch.device, *, quick: bool) -> Backend:
 
 def run(
     work: Callable[[Backend], T], device: torch.device, wanted: BackendName = "auto"
-) -> tuple[T, str]:
+) -> tuple[T, BackendUsed]:
     """Return what `work` gives with the backend of the device, and that backend's name.
 
     Where a quick backend does not run on this machine (no C compiler for Triton, too little shared
@@ -94,7 +96,7 @@ def run(
     backend = choose(device, wanted)
     try:
         return work(backend), backend.name
-    except (VBRegError, OutOfMemoryError):  # plain torch would do no better
+    except (VBRegError, OutOfMemoryError, MemoryError):  # plain torch would do no better
         raise
     except Exception as error:
         if backend.name == "plain":
@@ -104,7 +106,7 @@ def run(
         warnings.warn(
             f"vbreg's backend '{backend.name}' does not run here, so that plain torch is used, "
             f"which is slower ({VARIABLE}=plain in the environment asks for it from the start): "
-            f"{error}",
+            f"{type(error).__name__}: {error}",
             stacklevel=3,
         )
         return result, "plain"

@@ -24,6 +24,7 @@ from vbreg.compatibility import (
     row_chunks,
 )
 from vbreg.estimation import quadratic_gain
+from vbreg.types import BackendUsed
 from vbreg.voting import (
     Electorate,
     HypotheticalInliers,
@@ -51,7 +52,7 @@ MIN_LOGIT = -80.0  # below -87 exp is so small that products become slow
 class CPUBackend(Backend):
     """Computes on the tensors of a CPU."""
 
-    name = "cpu"
+    name: BackendUsed = "cpu"
     max_rows = 8192
 
     def attention(self, source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:

@@ -116,9 +116,11 @@ def of_process(device: torch.device, local_rank: int) -> tuple[torch.device, str
 
 
 def wait(device: torch.device | None = None) -> None:
-    """Return when a GPU has done all that it was given; without a device, every GPU in use."""
-    if torch.cuda.is_initialized() and (device is None or is_gpu(device)):
-        torch.cuda.synchronize(device)
+    """Return when a GPU has done all that it was given; without a device, when all GPUs have."""
+    if not torch.cuda.is_initialized() or (device is not None and not is_gpu(device)):
+        return
+    for each in [device] if device is not None else range(torch.cuda.device_count()):
+        torch.cuda.synchronize(each)
 
 
 def to_cpu(tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -9,7 +9,8 @@ from torch import Tensor
 from vbreg import estimation, voting
 from vbreg.compatibility import spatial_compatibility
 from vbreg.estimation import Estimate
-from vbreg.network import NetworkSteps
+from vbreg.network import NetworkSteps, VariationalNonLocalNetwork
+from vbreg.types import BackendUsed
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
 
 
@@ -19,9 +20,17 @@ class Backend(NetworkSteps):
     Other backends override some of them. A tensor's letters are those of the function called.
     """
 
-    name = "plain"
+    name: BackendUsed = "plain"
     records = False  # whether a run can be recorded once and replayed by the device alone
     max_rows = 2**31  # matches of a batch that are solved at once; more would be no faster
+
+    def weights_state(self, network: VariationalNonLocalNetwork) -> tuple[int, ...]:
+        """Return numbers that change when weights do which a recording has read."""
+        return ()
+
+    def kept_alive(self, network: VariationalNonLocalNetwork) -> object:
+        """Return what a recording reads and nobody else may hold by then."""
+        return None
 
     def compatibility(
         self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor

@@ -79,14 +79,14 @@ class Table:
 
 
 def read_table(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Header and rows of a finished table, whatever it belongs to."""
-    lines = path.read_text().splitlines()
+    """Read header and rows of a finished table, whatever it belongs to."""
+    lines = path.read_text(encoding="utf-8").splitlines()
     header, *rows = (_parse(line, path, n) for n, line in enumerate(lines, start=1))
     return header, rows
 
 
 def pack(mask: Bool) -> str:
-    """A mask as text, six to a letter."""
+    """Return a mask as text, six labels to a letter."""
     return base64.b64encode(np.packbits(mask).tobytes()).decode()
 
 

@@ -29,7 +29,7 @@ def available() -> bool:
 
 
 def draw(output: Path, rows: Sequence[Row], summaries: Sequence[Summary]) -> list[Path]:
-    """Recall, errors, recall against inlier ratio and overlap, recall against time."""
+    """Draw recall, errors, recall by inlier ratio and overlap, recall by time; return the files."""
     figures = {
         "recall": recall_bars(summaries),
         "errors": error_curves(rows),
@@ -58,7 +58,7 @@ def recall_bars(summaries: Sequence[Summary]) -> Figure:
 
 
 def error_curves(rows: Sequence[Row]) -> Figure:
-    """Share of pairs below an error, for every bound one may care for."""
+    """Draw the share of pairs below an error, for every bound one may care for."""
     figure, axes = new_figure(width=10.0, height=3.6, columns=2)
     fields = (("rotation_error", "rotation error (deg)", 1.0, 15.0),
               ("translation_error", "translation error (cm)", 100.0, 60.0))  # fmt: skip
@@ -84,7 +84,7 @@ def error_curves(rows: Sequence[Row]) -> Figure:
 
 
 def recall_by(rows: Sequence[Row], field: str, bins: Sequence[float], text: str) -> Figure:
-    """Recall of the pairs in each bin of a quantity that the method cannot choose."""
+    """Draw the recall of the pairs in each bin of a quantity that the method cannot choose."""
     figure, axis = new_figure(width=7.0, height=3.8)
     used: list[str] = []
     for k, (name, group) in enumerate(by_method(rows)):
@@ -106,7 +106,7 @@ def recall_by(rows: Sequence[Row], field: str, bins: Sequence[float], text: str)
 
 
 def recall_against_time(summaries: Sequence[Summary]) -> Figure:
-    """Where methods ran on a CPU and on a GPU, those of the CPU are rings."""
+    """Draw recall against time; where some methods ran on a GPU, those of the CPU are rings."""
     figure, axis = new_figure(width=6.5, height=3.8)
     whole = [s for s in summaries if s.scene == "all"]
     devices = list(dict.fromkeys(s.device for s in whole))
@@ -140,7 +140,7 @@ def by_method(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
-    """A figure without pyplot's global state, axes without a box."""
+    """Return a figure without pyplot's global state, and its axes, which have no box."""
     if not available():
         raise MissingExtraError("matplotlib", "plots", "drawing")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -173,5 +173,5 @@ def _colour(k: int) -> str:
 
 
 def _line(k: int) -> str:
-    """Solid, and dashed where colours come again."""
+    """Return the style of the k-th line: solid, and dashed where colours come again."""
     return "-" if k < len(COLOURS) else "--"

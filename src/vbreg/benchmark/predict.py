@@ -39,7 +39,7 @@ Successes = Mapping[str, bool]  # by method
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know to solve any pair. Goes to other processes, so no open files."""
+    """What a worker needs to know to solve any pair. It goes to other processes: no open files."""
 
     settings: Settings
     methods: Mapping[str, Opener]
@@ -63,7 +63,7 @@ def predict(
     workers: int = 1,
     quiet: bool = False,
 ) -> list[str]:
-    """Poses of all methods into `output`, but for those already there; the names of the pairs.
+    """Write poses of all methods to `output` where they are missing; return the pairs' names.
 
     Methods are named as for `open_method`, or given a name and what opens them on a device.
     `limit`, `every` and `scenes` choose among the pairs, and may change from run to run. Several
@@ -95,7 +95,7 @@ def predict(
 
 
 def _solved(job: Job, workers: int) -> Iterator[Successes]:
-    """Pair after pair, which methods were right; by this process or by several."""
+    """Yield for pair after pair which methods were right, solved by this process or by several."""
     if workers == 1:
         worker = _Worker(job, nullcontext())
         yield from (worker.solve(name) for name in job.pairs)
@@ -125,7 +125,7 @@ def _start(job: Job, lock: AbstractContextManager[Any], workers: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for more to do for ever."""
+    """End this worker when its parent is killed; it would wait for more to do for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -144,7 +144,7 @@ def table_path(output: Path, method: str) -> Path:
 
 
 def identity(name: str, method: Method, device: torch.device) -> dict[str, Any]:
-    """What a method's rows must not be mixed over: its weights and the kind of machine."""
+    """Return what a method's rows must have in common: its weights and the kind of machine."""
     entry = METHODS.get(name.partition(":")[0])
     here = "cpu" if entry is not None and entry.device == "cpu" else device_name(device)
     return {"method": name, "weights": getattr(method, "fingerprint", None), "device": here}
@@ -198,7 +198,7 @@ class _Worker:
             table.add(row)
 
     def _answer(self, name: str, problem: Problem) -> dict[str, Any]:
-        """Of a row. A method that gives up on a problem has failed on it, and says why."""
+        """Return the answer's part of a row; a method that gives up has failed, and says why."""
         method = self.methods[name]
         try:
             if name not in self.warm and self.timed:  # the first call compiles and allocates
@@ -222,7 +222,7 @@ def _answer(result: Registration) -> dict[str, Any]:
 
 
 def _problem_row(labelled: Labelled) -> dict[str, Any]:
-    """What scoring needs to know of a pair, so that it never reads a cloud."""
+    """Return what scoring needs to know of a pair, so that it never reads a cloud."""
     pair = labelled.pair
     information = pair.information
     return {

@@ -16,7 +16,7 @@ from rich.progress import track
 from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
-from vbreg.descriptors import DESCRIPTORS
+from vbreg.descriptors import DESCRIPTORS, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
@@ -104,12 +104,14 @@ def problem_source(
     if kind == MATCHES:
         assert root is not None, "open_sequence asks for it"
         return lambda pair: _given_problem(pair, settings, root, stored)
+    compute = None if kind == STORED else descriptor_named(settings.descriptor)
     clouds: dict[tuple[str, int], Float64] = {}
 
     @lru_cache(maxsize=MAX_DESCRIBED_CLOUDS)
     def described(key: tuple[str, int]) -> DescribedCloud:
+        assert compute is not None, "stored descriptors come with their pairs"
         cloud = LocalCloud.of(clouds.pop(key), key[0])
-        return describe(cloud, settings.scale, descriptor=settings.descriptor, device=device)
+        return describe(cloud, settings.scale, descriptor=compute, device=device)
 
     def problem(pair: Pair) -> Problem:
         if pair.descriptors is not None:
@@ -121,6 +123,7 @@ def problem_source(
                 key = (f"{pair.name} {k}", 0)  # frames are stored anew for each pair
             clouds[key] = cloud
             ends.append(described(key))
+            clouds.pop(key, None)  # where it was described before
         return problem_of((ends[0], ends[1]), pair, settings)
 
     return problem

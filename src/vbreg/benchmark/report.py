@@ -32,7 +32,7 @@ COSTS = ("device", "backend", "seconds", "megabytes")
 
 
 def write_report(output: Path, rows: Sequence[Row], settings: Settings, command: str) -> Path:
-    """All files of a benchmark in `output`; the path of its Markdown page.
+    """Write all files of a benchmark to `output`, and return the path of its Markdown page.
 
     Pictures need matplotlib (vbreg[plots]) and are left out without it.
     """
@@ -43,18 +43,18 @@ def write_report(output: Path, rows: Sequence[Row], settings: Settings, command:
     write_csv(output / "summary.csv", [f.name for f in dataclasses.fields(Summary)], summaries)
     about = describe_run(settings, command, [row.device for row in rows])
     with atomic_path(output / "run.json") as path:
-        path.write_text(json.dumps(about, indent=2) + "\n")
+        path.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     pictures = plots.draw(output, rows, summaries) if plots.available() else []
     page = output / "report.md"
     with atomic_path(page) as path:
-        path.write_text(markdown(summaries, settings, about, pictures))
+        path.write_text(markdown(summaries, settings, about, pictures), encoding="utf-8")
     with atomic_path(output / "report.html") as path:
-        path.write_text(webpage(summaries, settings, about, pictures))
+        path.write_text(webpage(summaries, settings, about, pictures), encoding="utf-8")
     return page
 
 
 def terminal_table(rows: Sequence[Row], settings: Settings) -> Table:
-    """The main columns, narrow enough for a terminal."""
+    """Return a table of the main columns, narrow enough for a terminal."""
     whole = [s for s in summarise(rows, settings.seed) if s.scene == "all"]
     table = Table(title=f"{settings.dataset}, {_matches(settings)}, {whole[0].pairs} pairs")
     for k, text in enumerate(("method", "recall %", "RE deg", "TE cm", "F1 %", "median ms")):
@@ -136,7 +136,7 @@ def webpage(
     about: dict[str, Any],
     pictures: Sequence[Path],
 ) -> str:
-    """One file that can be mailed: pictures are inside."""
+    """Return the report as a page of HTML that can be mailed: pictures are inside."""
     title = html.escape(f"{settings.dataset}, {_matches(settings)}")
     parts = [f"<h1>{title}</h1>", f"<p>{html.escape(protocol(settings, summaries))}</p>"]
     parts += [_html_table(*main_table(summaries)), f"<p>{html.escape(footnotes(summaries))}</p>"]
@@ -246,7 +246,7 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _commit() -> str:
-    """Of the source tree that runs; empty for an installed package."""
+    """Return the commit of the source tree that runs; empty for an installed package."""
     here = Path(__file__).parent
     try:
         found = subprocess.run(

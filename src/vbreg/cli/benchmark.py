@@ -12,7 +12,6 @@ from vbreg.cli.app import (
     EveryOption,
     QuietOption,
     SamplingSeedOption,
-    VoxelSizeOption,
     WorkersOption,
     command_line,
     examples,
@@ -68,7 +67,13 @@ def benchmark(
     limit: LimitOption = None,
     every: EveryOption = 1,
     scenes: ScenesOption = None,
-    voxel_size: VoxelSizeOption = None,
+    voxel_size: Annotated[
+        float | None,
+        typer.Option(
+            help="The one scale that sets every radius, in the unit of the points. Left out: 0.05, "
+            "and 0.30 for kitti."
+        ),
+    ] = None,
     seed: SamplingSeedOption = 0,
     workers: WorkersOption = 1,
     device: DeviceOption = "auto",

@@ -10,7 +10,7 @@ import typer
 from vbreg.cli.app import DeviceOption, examples
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import complain, print_row, progress, stdout_console
-from vbreg.cli.results import pose_error, print_result
+from vbreg.cli.results import pose_difference, print_result
 
 # A pose further than either from the true one means that the demo failed. Benchmarks of indoor
 # scans count a pair as found within the same bounds.
@@ -40,7 +40,7 @@ def demo(
         stage("draw")
         points = source.points, target.points
         render.before_after(*points, result.T_target_source, picture, pair.TITLE)
-    degrees, metres = pose_error(result.T_target_source, T_truth)
+    degrees, metres = pose_difference(result.T_target_source, T_truth)
     console = stdout_console()
     print_result(console, result, result.timings, [picture])
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")

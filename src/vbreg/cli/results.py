@@ -29,7 +29,7 @@ def print_result(
     `timings` are the result's and what the command did besides, such as reading files.
     """
     T = result.T_target_source
-    angle, length = pose_error(T, np.eye(4))
+    angle, length = pose_difference(T, np.eye(4))
     origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
     console.print(Text("T_target_source", style="bold"), end=" ")
     console.print("maps SOURCE points into TARGET's frame")
@@ -58,7 +58,7 @@ def as_json(
         "source": str(source),
         "target": str(target),
         "T_target_source": T.tolist(),
-        "rotation_deg": pose_error(T, np.eye(4))[0],
+        "rotation_deg": pose_difference(T, np.eye(4))[0],
         "translation": T[:3, 3].tolist(),
         "inlier_count": result.inlier_count,
         "correspondences": len(result.correspondences),
@@ -90,7 +90,7 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def pose_error(T_estimate: Float64, T_truth: Float64) -> tuple[float, float]:
+def pose_difference(T_estimate: Float64, T_truth: Float64) -> tuple[float, float]:
     """Return how far a pose is from another: in degrees, and in the unit of their translations."""
     import torch
 

@@ -74,7 +74,7 @@ class PlaceCode:
     """
 
     def __init__(self, generator: np.random.Generator, unit: float, width: int = 48) -> None:
-        """`unit` is the voxel size; lengths below are in units of it."""
+        """Draw the waves, whose lengths are multiples of `unit`, the voxel size."""
         length = unit * np.exp(generator.uniform(np.log(2), np.log(8), width))
         self.waves = generator.normal(size=(3, width)) / length
         self.phases = generator.uniform(0, 2 * np.pi, width)

@@ -85,7 +85,7 @@ def run(
     limit: int | None = None,
     quiet: bool = False,
 ) -> list[Path]:
-    """Every figure whose ingredients are given, in `output`; the paths of the pictures.
+    """Draw every figure whose ingredients are given to `output`; return the paths.
 
     `weights` are networks by the name to print, `benchmark` is the folder of a finished benchmark,
     and `training` has the folders of a run's parts by the name of the run. Without `datasets` the
@@ -107,7 +107,7 @@ def run(
 
 
 def name_of(settings: Settings) -> str:
-    """As printed: 3DLoMatch, FPFH."""
+    """Return how figures call a benchmark, such as "3DLoMatch, FPFH"."""
     dataset = BENCHMARKS.get(settings.dataset, Path(settings.dataset).name)
     return f"{dataset}, {DESCRIPTOR_TITLES.get(settings.descriptor, settings.descriptor)}"
 
@@ -157,7 +157,7 @@ def compatible_shares(source: Tensor, target: Tensor, right: Tensor) -> Shares:
 
 
 def ambiguity(settings: Sequence[Settings], sampling: Sampling, output: Path) -> Path:
-    """How many pairs of matches are compatible, over the pairs of clouds of each benchmark."""
+    """Draw how many pairs of matches are compatible, over the pairs of clouds of each benchmark."""
     rows = [
         _ambiguity_row(s, problem, sampling) for s in settings for problem in sampling.problems(s)
     ]
@@ -189,7 +189,7 @@ def _ambiguity_row(settings: Settings, labelled: Labelled, sampling: Sampling) -
 
 
 def _box(axis: Axes, k: int, values: Sequence[float]) -> None:
-    """Median in quartiles, a line from the 5th to the 95th percentile, and the mean in figures."""
+    """Draw the median in quartiles, a line from the 5th to the 95th percentile; print the mean."""
     percent = 100 * np.array([v for v in values if v == v])
     if not len(percent):
         return
@@ -249,7 +249,7 @@ def similarity(
     sampling: Sampling,
     output: Path,
 ) -> Path:
-    """Histograms over pairs, a panel for each benchmark, an outline for each network."""
+    """Draw histograms over pairs of how alike features are, a panel for each benchmark."""
     device = choose_device(sampling.device)
     models = {name: VBReg.from_pretrained(path, device=device) for name, path in weights.items()}
     rows = [
@@ -273,7 +273,9 @@ def similarity(
 def last_similarity(model: VBReg, labelled: Labelled) -> Similarity:
     """Return how alike the features are that the network's last iteration gives."""
     matches = matches_of(labelled.problem, model)
-    output = model.solver.run_network(matches, backends.choose(model.device), whole=True)
+    output, _ = backends.run(
+        lambda backend: model.solver.run_network(matches, backend, whole=True), model.device
+    )
     features = output.features[-1][0]
     return feature_similarity(features, torch.from_numpy(labelled.right).to(features.device))
 
@@ -312,7 +314,7 @@ class RecallBin:
 
 
 def recall_bins(rows: Sequence[Row], edges: Sequence[float] = INLIER_BINS) -> list[RecallBin]:
-    """Recall in every bin that has enough pairs for it."""
+    """Return the recall of each method in every bin that has enough pairs for it."""
     bins = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method]
@@ -332,7 +334,7 @@ def wilson(hits: int, total: int) -> Interval:
 
 
 def recall(benchmark: Path, output: Path) -> Path:
-    """Every method of a finished benchmark against the inlier ratio of the pairs."""
+    """Draw the recall of a finished benchmark's methods against the inlier ratio of the pairs."""
     bins = recall_bins(score(benchmark, solved_methods(benchmark)))
     if not bins:
         raise VBRegError(
@@ -367,7 +369,7 @@ def recall(benchmark: Path, output: Path) -> Path:
 
 
 def solved_methods(benchmark: Path) -> list[str]:
-    """The methods of a benchmark's folder, VBReg first."""
+    """List the methods of a benchmark's folder, VBReg first."""
     tables = sorted((benchmark / PREDICTIONS).glob("*.jsonl"))
     if not tables:
         raise VBRegError(f"{benchmark} holds no predictions; run `vbreg benchmark` into it first")
@@ -406,7 +408,7 @@ CURVES = (
 
 
 def joined_records(parts: Sequence[Path], kind: str) -> list[dict[str, Any]]:
-    """The records of all parts, each counting its pairs on from the end of the last."""
+    """Read the records of all parts, each counting its pairs on from the end of the last."""
     records: list[dict[str, Any]] = []
     seen = 0.0
     for part in parts:
@@ -416,7 +418,7 @@ def joined_records(parts: Sequence[Path], kind: str) -> list[dict[str, Any]]:
 
 
 def curve_points(run: str, parts: Sequence[Path], curve: Curve) -> list[CurvePoint]:
-    """A point for every `smooth` records: their mean, at the last of them."""
+    """Return a point for every `smooth` records: their mean, at the last of them."""
     records = joined_records(parts, curve.kind)
     groups = (records[k : k + curve.smooth] for k in range(0, len(records), curve.smooth))
     return [
@@ -429,7 +431,7 @@ def curve_points(run: str, parts: Sequence[Path], curve: Curve) -> list[CurvePoi
 
 
 def training_curves(runs: Mapping[str, Sequence[Path]], picture: Path) -> Path:
-    """Validation and loss against the pairs seen; the numbers lie beside the picture as CSV.
+    """Draw validation and loss against the pairs seen; write the numbers beside it as CSV.
 
     Several folders of one run are its parts, each begun with the weights of the last.
     """
@@ -478,8 +480,11 @@ class Shown:
 
 
 def chosen_pairs(rows: Sequence[Row]) -> list[Shown]:
-    """The successes with the lowest overlap, and the failure with the highest: what a method can
-    do at its best, and what it should have done. By inlier ratio where the overlap is not known."""
+    """Choose the successes with the lowest overlap, and the failure with the highest.
+
+    They show what a method can do at its best, and what it should have done. Where the overlap is
+    not known the inlier ratio decides.
+    """
     known = all(row.overlap == row.overlap for row in rows)
     field, text = ("overlap", "overlap") if known else ("inlier_ratio", "inlier ratio")
     ordered = sorted(rows, key=lambda row: (getattr(row, field), row.pair))
@@ -497,7 +502,7 @@ def _shown(rule: str, row: Row) -> Shown:
 def alignments(
     benchmark: Path, root: Path | None, output: Path, *, method: str | None = None
 ) -> Path:
-    """Pairs of a finished benchmark before and after, one below the other."""
+    """Draw pairs of a finished benchmark before and after alignment, one below the other."""
     method = method or solved_methods(benchmark)[0]
     shown = chosen_pairs(score(benchmark, [method]))
     poses = {r["pair"]: r["T_target_source"] for r in read_table(table_path(benchmark, method))[1]}

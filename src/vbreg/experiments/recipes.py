@@ -25,7 +25,7 @@ def run(
     weights: Path | None = None,
     training: Mapping[str, Sequence[Path]] | None = None,
 ) -> Path:
-    """Do an experiment of the paper and give the path of its page, or of its folder.
+    """Run an experiment of the paper, and return the path of its page, or of its folder.
 
     `methods` are for table1, table2 and figures (left out: all that are installed, or a few),
     `weights` is the folder of trained ablations for table3, `training` the logs for figures.
@@ -50,7 +50,7 @@ def _figures(
     methods: Sequence[str],
     training: Mapping[str, Sequence[Path]] | None,
 ) -> Path:
-    """Recall and alignments are of 3DLoMatch with FPFH, where methods differ most."""
+    """Draw all figures; recall and alignments on 3DLoMatch with FPFH, where methods differ most."""
     indoor = tables.threedmatch_root(root)
     folder = runs.output / "benchmark"
     predict(
@@ -80,7 +80,7 @@ def _figures(
 
 
 def _theorem1(root: Path, runs: Runs) -> Path:
-    """On 3DMatch and on 3DLoMatch, whose inlier ratios together span the range of interest."""
+    """Measure on 3DMatch and 3DLoMatch, whose inlier ratios together span the range of interest."""
     indoor = tables.threedmatch_root(root)
     pages = [
         theorem1.run(

@@ -122,8 +122,11 @@ def table2(root: Path, runs: Runs, methods: Methods) -> Path:
 
 
 def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
-    """The ablations (the paper's Table 3): of the search on the shipped weights, and of networks
-    trained with equal GPU minutes where a folder of them is given."""
+    """Compare ablations of the search, on the shipped weights (the paper's Table 3).
+
+    Where a folder of networks is given that were trained for equal GPU minutes, these are compared
+    as well.
+    """
     indoor = threedmatch_root(root)
     columns = [
         Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
@@ -140,7 +143,7 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
 
 
 def ablations(weights: Path) -> dict[str, Opener]:
-    """Networks that differ in one thing, with PointDSC's search and with ours."""
+    """Return networks that differ in one thing, each with PointDSC's search and with ours."""
     rows: dict[str, Opener] = {}
     for name, title in NETWORKS.items():
         file = weights / name / "weights.safetensors"
@@ -155,8 +158,11 @@ def ablations(weights: Path) -> dict[str, Opener]:
 
 
 def searches() -> dict[str, Opener]:
-    """The search step by step, on the shipped weights; and the network without latent features,
-    trained on the same matches, with the first and the last."""
+    """Return the search step by step, on the shipped weights.
+
+    The network without latent features, trained on the same matches, comes with PointDSC's search
+    and with ours.
+    """
     shipped, plain = "universal", "plain"
     return {
         "PointDSC's search": partial(open_method, f"pointdsc:{shipped}"),
@@ -176,13 +182,13 @@ SEARCHES = {  # what a row is compared with, where it is not the first
 
 
 def _open_voting(voting: VotingConfig, device: torch.device) -> Method:
-    """The shipped model with another search."""
+    """Open the shipped model with another search."""
     network = pretrained.load_network(pretrained.weights_path("universal")).to(device)
     return VBRegMethod(VBReg(network, voting=voting), pretrained.fingerprint("universal"))
 
 
 def installed_methods() -> list[str]:
-    """Every method that can be run here, VBReg first."""
+    """List every method that can be run here, VBReg first."""
     return [name for name in METHODS if available(name)]
 
 
@@ -213,8 +219,10 @@ def _table(
     read: Read,
     over: Mapping[str, str] | None = None,
 ) -> Path:
-    """Run every column, each into a folder of its own, and put them side by side. `over` says what
-    a row is compared with."""
+    """Run every column, each into a folder of its own, and put them side by side.
+
+    `over` says what a row is compared with.
+    """
     cells = {column.title: _column(column, methods, runs, over) for column in columns}
     names = list(methods)
     output = runs.output
@@ -248,7 +256,9 @@ def _table(
     with atomic_path(path) as temporary:
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         made = f"Made by `{about['command']}`, {machine(about)}."
-        temporary.write_text(f"# {title}\n\n{_LEGEND[read]}\n\n{table}\n\n{made}\n")
+        temporary.write_text(
+            f"# {title}\n\n{_LEGEND[read]}\n\n{table}\n\n{made}\n", encoding="utf-8"
+        )
     return path
 
 

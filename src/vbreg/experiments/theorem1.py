@@ -24,6 +24,7 @@ from scipy import stats
 
 from vbreg import backends
 from vbreg.backends.devices import choose_device
+from vbreg.backends.plain import Backend
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
@@ -55,9 +56,9 @@ RATIOS, ALPHAS = (0.002, 1.0), (1e-3, 12.0)  # that are drawn
 def bound(
     inlier_ratio: float, kappa: int, J: float, inlier_seeds: int, sample_size: int | None = None
 ) -> float:
-    """U = -log[1 - (1 - p_in^kappa)^(J / |C~in|)] / kappa of Theorem 1, finite and above 0.
+    """Return U = -log[1 - (1 - p_in^kappa)^(J / |C~in|)] / kappa of Theorem 1, finite, above 0.
 
-    In logarithms throughout, since p_in^kappa is 1e-52 at 5 % inliers. `sample_size` is what a
+    It is computed in logarithms, since p_in^kappa is 1e-52 at 5 % inliers. `sample_size` is what a
     sample of RANSAC holds: kappa in the theorem, which is the default.
     """
     _check_positive(kappa=kappa, J=J, inlier_seeds=inlier_seeds)
@@ -97,14 +98,14 @@ def _log_clean_sample(inlier_ratio: float, size: int) -> float:
 
 
 def _at_least_once(log_chance: float, trials: float) -> float:
-    """1 - (1 - chance)^trials."""
+    """Return 1 - (1 - chance)^trials."""
     if trials == 0:
         return 0.0
     return -math.expm1(-_exp(math.log(trials) + _log_hazard(log_chance)))
 
 
 def _log_hazard(log_chance: float) -> float:
-    """log(-log(1 - chance)), inf for a chance of 1."""
+    """Return log(-log(1 - chance)), inf for a chance of 1."""
     if log_chance < NEGLIGIBLE:
         return log_chance
     chance = math.exp(log_chance)
@@ -112,7 +113,7 @@ def _log_hazard(log_chance: float) -> float:
 
 
 def _log_one_minus_exp(log_rate: float) -> float:
-    """log(1 - e^-rate), accurate for rates from 1e-300 to 700."""
+    """Return log(1 - e^-rate), accurate for rates from 1e-300 to 700."""
     if log_rate < NEGLIGIBLE:
         return log_rate
     rate = _exp(log_rate)
@@ -148,7 +149,7 @@ class PoissonFit(NamedTuple):
 
 
 def poisson_fit(counts: ArrayLike, kappa: int, *, seed: int = 0) -> PoissonFit:
-    """Maximum likelihood, and whether to believe it.
+    """Fit a Poisson distribution by maximum likelihood, and tell whether to believe it.
 
     Interval and p-value take the counts as independent, as the theorem does. Sets of neighbouring
     seeds share members, so that the one is too narrow and the other too low.
@@ -167,7 +168,7 @@ def poisson_fit(counts: ArrayLike, kappa: int, *, seed: int = 0) -> PoissonFit:
 
 
 def _bootstrap_means(values: Float64, seed: int) -> Float64:
-    """Means of resamples, (RESAMPLES,): drawn by value, of which there are few, not one by one."""
+    """Return means (RESAMPLES,) of resamples, drawn by value, of which there are few."""
     value, number = np.unique(values, return_counts=True)
     n = len(values)
     drawn = np.random.default_rng(seed).multinomial(n, number / n, RESAMPLES)
@@ -175,7 +176,7 @@ def _bootstrap_means(values: Float64, seed: int) -> Float64:
 
 
 def _goodness_of_fit(counts: Int64, mean: float) -> float:
-    """p-value of the chi-square test against Pois(mean), one parameter being fitted."""
+    """Return the p-value of the chi-square test against Pois(mean), one parameter being fitted."""
     if mean == 0:
         return NAN
     observed, expected = _pooled(counts, mean)
@@ -187,7 +188,7 @@ def _goodness_of_fit(counts: Int64, mean: float) -> float:
 
 
 def _pooled(counts: Int64, mean: float) -> tuple[Float64, Float64]:
-    """Observed and expected numbers in runs of values, each run expected at least five times.
+    """Count what is observed and expected in runs of values, each expected five times or more.
 
     The last run is open to the right. What is left over at the end joins the run before it.
     """
@@ -217,9 +218,12 @@ def matches_of(problem: Problem, model: VBReg) -> Matches:
 def hypothetical_inliers(problem: Problem, model: VBReg) -> HypotheticalInliers:
     """Return the sets that `VBReg` would fit its hypotheses to, of one problem."""
     matches = matches_of(problem, model)
-    backend = backends.choose(model.device)
-    output = model.solver.run_network(matches, backend, whole=True)
-    return model.solver.search(output, matches, backend)[1]
+
+    def work(backend: Backend) -> HypotheticalInliers:
+        output = model.solver.run_network(matches, backend, whole=True)
+        return model.solver.search(output, matches, backend)[1]
+
+    return backends.run(work, model.device)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +299,7 @@ class Measurement:
 
 
 def measure(problems: Iterable[Labelled], model: VBReg, *, seed: int = 0) -> Iterator[Measurement]:
-    """The terms of the theorem on each problem, by the model's own network and voting."""
+    """Yield the terms of the theorem on each problem, by the model's own network and voting."""
     for problem in problems:
         sets = hypothetical_inliers(problem.problem, model)
         yield tally(problem, sets.indices[0].cpu().numpy(), sets.valid[0].cpu().numpy(), seed)
@@ -325,7 +329,7 @@ def tally(problem: Labelled, members: Int64, valid: Bool, seed: int = 0) -> Meas
 
 
 def _shared(members: Int64, sets: int, kappa: int) -> float:
-    """Mean of |A and B| / kappa over pairs of different sets, from how many sets hold a match."""
+    """Return the mean of |A and B| / kappa over pairs of different sets A and B."""
     if sets < 2:
         return NAN
     held = np.bincount(members).astype(np.float64)
@@ -368,7 +372,7 @@ def run(
 
 
 def csv_row(m: Measurement) -> dict[str, Any]:
-    """Named columns; those of the theorem are empty for a pair without an inlier seed."""
+    """Return a row of named columns; without an inlier seed those of the theorem are empty."""
     row: dict[str, Any] = {
         "pair": m.pair,
         "scene": m.scene,
@@ -424,7 +428,7 @@ def markdown(found: Sequence[Measurement], settings: Settings) -> str:
 
 
 def _groups(found: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
-    """By inlier ratio, empty bins left out, and all."""
+    """Group the pairs by inlier ratio, without empty bins; the last group is all pairs."""
     place = np.digitize([m.inlier_ratio for m in found], INLIER_BINS[1:-1])
     groups = []
     for b in sorted(set(place.tolist())):
@@ -460,7 +464,7 @@ def _assumptions(
 def _comparison(
     groups: Sequence[tuple[str, list[Measurement]]], size: int | None
 ) -> tuple[list[str], list[list[str]]]:
-    """U and how often alpha lies below it, for samples of `size` (None: kappa)."""
+    """Return a table of U and how often alpha lies below it, for samples of `size` (or kappa)."""
     header = ["inliers %"]
     for J in SAMPLE_COUNTS:
         header += [f"J = {J:,}: U", "below %", "RANSAC %"]
@@ -477,7 +481,7 @@ def _comparison(
 
 
 def findings(found: Sequence[Measurement]) -> str:
-    """What the numbers say, in words that follow them."""
+    """Say in words what the numbers show; the words follow the numbers."""
     known = [m for m in found if m.measured]
     if not known:
         return f"None of the {len(found)} pairs has an inlier among its seeds: nothing to measure."
@@ -527,7 +531,7 @@ def _opponent(known: Sequence[Measurement]) -> str:
 
 
 def _kappa(found: Sequence[Measurement]) -> int:
-    """Of all pairs but those with fewer matches than a set has places."""
+    """Return the kappa of all pairs but those with fewer matches than a set has places."""
     return max(m.kappa for m in found)
 
 
@@ -558,7 +562,7 @@ def _text(value: float, digits: int = 0) -> str:
 
 
 def draw(found: Sequence[Measurement], path: Path) -> Path:
-    """Left: U and the measured alphas; right: outliers in a set, and what Poisson makes of them."""
+    """Draw U and the measured alphas (left), and outliers in a set against Poisson's (right)."""
     figure, (left, right) = new_figure(width=12.0, height=4.6, columns=2)
     known = [m for m in found if m.measured]
     if known:
@@ -568,7 +572,7 @@ def draw(found: Sequence[Measurement], path: Path) -> Path:
 
 
 def _draw_bounds(axis: Axes, known: Sequence[Measurement]) -> None:
-    """The curves hold for the median number of inlier seeds, each dot for its own."""
+    """Draw U as curves for the median number of inlier seeds, and each pair's alpha as a dot."""
     kappa, seeds = _kappa(known), round(_median(m.inlier_seeds for m in known))
     ratios = np.geomspace(RATIOS[0], 0.98, 300)
     for size, style in ((kappa, "-"), (MINIMAL, "--")):
@@ -592,7 +596,7 @@ def _draw_bounds(axis: Axes, known: Sequence[Measurement]) -> None:
 
 
 def _draw_counts(axis: Axes, known: Sequence[Measurement]) -> None:
-    """One Poisson for all is what pooling asks for, one for each pair what the theorem says."""
+    """Draw outliers in a set against one Poisson for all, as pooling asks for, and one a pair."""
     kappa = _kappa(known)
     counts = np.concatenate([m.counts for m in known])
     value = np.arange(kappa + 1)

@@ -49,7 +49,7 @@ def write_npy(path: Path, cloud: PointCloud) -> None:
 
 
 def read_npz(path: Path) -> PointCloud:
-    """Points under the first of POINT_KEYS; other arrays of as many rows become attributes."""
+    """Read points under the first of POINT_KEYS; other arrays of as many rows are attributes."""
     data = read_bytes(path)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -89,7 +89,7 @@ def _read_archive(path: Path, archive: zipfile.ZipFile) -> PointCloud:
 
 
 def _attribute(path: Path, name: str, data: bytes, count: int) -> NDArray[Any] | None:
-    """An array of numbers per point, or None: an archive may hold anything else besides."""
+    """Return an array of numbers per point, or None for anything else that an archive holds."""
     if not data.startswith(np.lib.format.MAGIC_PREFIX):
         return None
     header = _header(path, f"'{name}'", data)
@@ -126,7 +126,7 @@ def _header(path: Path, what: str, data: bytes) -> _Header:
 
 
 def _array(path: Path, what: str, data: bytes) -> NDArray[Any]:
-    """A view of the bytes, once they are as many as the header says."""
+    """Return the bytes as an array, if they are as many as the header says."""
     header = _header(path, what, data)
     if header.dtype.hasobject:
         raise problem(

@@ -17,12 +17,12 @@ AGAIN = "export or download the file again"
 
 
 def problem(path: Path, found: str, expected: str, remedy: str = AGAIN) -> FileFormatError:
-    """The error that every reader raises: path, what is there, what should be, the way out."""
+    """Return the error of all readers: path, what is there, what should be, the way out."""
     return FileFormatError(f"{path}: {found}; expected {expected}; {remedy}")
 
 
 def check_file(path: Path) -> None:
-    """There is a file and something is in it."""
+    """Raise an error unless there is a file and something is in it."""
     if not path.exists():
         raise problem(path, "no such file", "an existing point cloud", "check the spelling")
     if path.is_dir():
@@ -40,12 +40,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def whole_number(word: str) -> int | None:
-    """A count in a header, or None. Nineteen digits and more are no count of anything."""
+    """Parse a count in a header; return None where it is none, as of nineteen digits and more."""
     return int(word) if word.isascii() and word.isdecimal() and len(word) <= 18 else None
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The same names, a repeated one with a number behind it, so that no column is lost."""
+    """Return the names, a repeated one with a number behind it, so that no column is lost."""
     result: list[str] = []
     for name in names:
         candidate, number = name, 1
@@ -89,12 +89,12 @@ def cloud_from_rows(path: Path, rows: NDArray[Any]) -> PointCloud:
 
 
 def native_copy(column: NDArray[Any]) -> NDArray[Any]:
-    """An own, contiguous copy in native byte order: it must not keep the file's buffer alive."""
+    """Copy to contiguous native byte order, so that the file's buffer is not kept alive."""
     return np.array(column, dtype=column.dtype.newbyteorder("="), order="C")
 
 
 def as_cloud(cloud: PointCloud | ArrayLike) -> PointCloud:
-    """Check what a caller wants written. Raises without a path; `write` puts it in front."""
+    """Check what a caller wants written; an error names no path, which `write` puts in front."""
     if not isinstance(cloud, PointCloud):
         cloud = PointCloud(np.asarray(cloud))
     points = np.asarray(cloud.points)
@@ -118,7 +118,7 @@ def as_cloud(cloud: PointCloud | ArrayLike) -> PointCloud:
 
 
 def flat_attributes(cloud: PointCloud) -> dict[str, NDArray[Any]]:
-    """One (N,) column per attribute; (N, k) becomes name_0 ... name_{k-1}.
+    """Return one (N,) column per attribute; (N, k) becomes name_0 ... name_{k-1}.
 
     Names lose white space and separators, which no text header survives.
     """
@@ -147,7 +147,7 @@ def coordinate_type(points: Float64) -> np.dtype[Any]:
 
 
 def storable(name: str, values: NDArray[Any], integer_bytes: int) -> NDArray[Any]:
-    """The values in a type that the format knows: integers up to `integer_bytes`, float32/64."""
+    """Return values in a type that the format knows: float32/64, integers to `integer_bytes`."""
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind == "b":
         return values.astype(np.uint8)
@@ -167,7 +167,7 @@ def storable(name: str, values: NDArray[Any], integer_bytes: int) -> NDArray[Any
 
 
 def records(cloud: PointCloud, integer_bytes: int) -> NDArray[Any]:
-    """A packed little-endian record per point: x, y, z, then the attributes."""
+    """Return a packed little-endian record per point: x, y, z, then the attributes."""
     coordinate = coordinate_type(cloud.points)
     columns = {axis: cloud.points[:, k].astype(coordinate) for k, axis in enumerate("xyz")}
     for name, values in flat_attributes(cloud).items():

@@ -26,7 +26,7 @@ _ATTRIBUTES = {
 
 
 def read_e57(path: Path) -> PointCloud:
-    """All scans of the file in the file's frame, one after the other.
+    """Read all scans of the file in the file's frame, one after the other.
 
     A point that its scanner marked as invalid has no position; it is kept as NaN.
     """
@@ -55,7 +55,7 @@ def read_e57(path: Path) -> PointCloud:
 
 
 def write_e57(path: Path, cloud: PointCloud) -> None:
-    """One scan with an identity pose, in double precision where the coordinates need it."""
+    """Write one scan with an identity pose, in double precision if the coordinates need it."""
     pye57 = _pye57("writing")
     columns: dict[str, NDArray[Any]] = dict(zip(_CARTESIAN, cloud.points.T, strict=True))
     for field, name in _ATTRIBUTES.items():
@@ -104,7 +104,7 @@ def _read_scan(pye57: ModuleType, path: Path, file: Any, index: int) -> PointClo
 def _read_fields(
     libe57: ModuleType, path: Path, file: Any, header: Any, fields: list[str]
 ) -> dict[str, Float64]:
-    """Every field as float64, which holds each type that an E57 scan of points may have."""
+    """Read every field as float64, which holds each type that an E57 scan of points may have."""
     capacity = min(header.point_count, _CHUNK)
     if capacity == 0:
         return {field: np.empty(0) for field in fields}
@@ -128,7 +128,7 @@ def _read_fields(
 
 
 def _cartesian(spherical: Float64) -> Float64:
-    """(N, 3) range, azimuth, elevation in radians -> x, y, z."""
+    """Convert (N, 3) range, azimuth, elevation in radians to x, y, z (N, 3)."""
     distance, azimuth, elevation = spherical.T
     flat = distance * np.cos(elevation)
     return np.stack(
@@ -137,7 +137,7 @@ def _cartesian(spherical: Float64) -> Float64:
 
 
 def _pose(path: Path, header: Any) -> tuple[Float64, Float64]:
-    """R, t of the scan in the file's frame; either may be absent. Read by name, not by order."""
+    """Read R, t of the scan in the file's frame by name, not by order; either may be absent."""
     rotation, translation = np.eye(3), np.zeros(3)
     if header.node.isDefined("pose/rotation"):
         node = header.node["pose"]["rotation"]
@@ -160,7 +160,7 @@ def _pose(path: Path, header: Any) -> tuple[Float64, Float64]:
 
 
 def _compact(values: Float64) -> NDArray[Any]:
-    """The smallest type that holds the values exactly: colours come back as bytes."""
+    """Return values in the smallest type that holds them exactly: colours come back as bytes."""
     for dtype in (np.uint8, np.uint16, np.float32):
         with np.errstate(all="ignore"):
             narrow = values.astype(dtype)

@@ -79,7 +79,7 @@ def read(path: str | os.PathLike[str]) -> PointCloud:
 
 
 def write(path: str | os.PathLike[str], cloud: PointCloud | ArrayLike) -> None:
-    """Write a point cloud or an (N, 3) array; its ending decides how. All or nothing."""
+    """Write a point cloud or an (N, 3) array, all or nothing; the path's ending decides how."""
     path = Path(path)
     writer = _row(path).writer
     if writer is None:
@@ -92,7 +92,7 @@ def write(path: str | os.PathLike[str], cloud: PointCloud | ArrayLike) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Writers only know the temporary file, so their complaints get the name here."""
+    """Put the path before complaints of writers, which only know the temporary file."""
     try:
         yield
     except FileFormatError as exc:

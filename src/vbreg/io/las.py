@@ -26,7 +26,7 @@ _SILENT = logging.NullHandler()
 
 
 def read_las(path: Path) -> PointCloud:
-    """Coordinates in float64, scaled and shifted as the header says; all dimensions kept."""
+    """Read LAS or LAZ with all dimensions; coordinates are float64, scaled and shifted."""
     laspy = _laspy("reading", path)
     check_file(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -103,7 +103,7 @@ def _check_header(path: Path, data: mmap.mmap) -> None:
 
 
 def _laszip_record(data: mmap.mmap, at: int, records: int) -> bytes:
-    """The record that says how the points are compressed; empty where there is none."""
+    """Find the record that says how the points are compressed; empty where there is none."""
     for _ in range(records):
         if at + 54 > len(data):
             break
@@ -116,9 +116,9 @@ def _laszip_record(data: mmap.mmap, at: int, records: int) -> bytes:
 
 
 def _check_laz(path: Path, data: mmap.mmap, record: bytes, start: int, points: int) -> None:
-    """The chunks that are there bound the points: a decoder would go on for ever on a wrong count.
+    """Refuse more points than the chunks hold: a decoder would go on for ever on a wrong count.
 
-    Not checked where chunks have no fixed size or the table's place was left open by a stream.
+    Chunks without a fixed size, or whose table's place a stream left open, are not checked.
     """
     if len(record) < 34 or start + 8 > len(data):
         raise problem(path, "compressed points without their description", "a LASzip record")
@@ -150,7 +150,7 @@ def _read_columns(laspy: ModuleType, path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _choose_format(laspy: ModuleType, attributes: dict[str, NDArray[Any]]) -> int:
-    """The plainest point format that has a place of its own for most of the attributes."""
+    """Choose the plainest point format that has a place of its own for most attributes."""
 
     def covered(number: int) -> int:
         point_format = laspy.PointFormat(number)
@@ -161,7 +161,7 @@ def _choose_format(laspy: ModuleType, attributes: dict[str, NDArray[Any]]) -> in
 
 
 def _dimension(point_format: Any, name: str, values: NDArray[Any]) -> str:
-    """Where an attribute goes: to its standard dimension if it fits there, else to an extra one.
+    """Return where an attribute goes: to its standard dimension if it fits, else to an extra.
 
     An intensity of 0.25 does not fit into the 16-bit integer of LAS, so it becomes intensity_value.
     """
@@ -176,9 +176,9 @@ def _dimension(point_format: Any, name: str, values: NDArray[Any]) -> str:
 
 
 def _offset_and_scale(points: Float64) -> tuple[Float64, Float64]:
-    """Offset: the minimum, rounded. Scale: the coarsest power of ten that loses nothing, if any.
+    """Return the minimum, rounded, and the coarsest power of ten that loses nothing, if any.
 
-    Failing that the finest that int32 allows, and never coarser than 0.1 mm.
+    Failing that the scale is the finest that int32 allows, and never coarser than 0.1 mm.
     """
     offset = np.floor(points.min(axis=0))
     extent = float((points.max(axis=0) - offset).max())

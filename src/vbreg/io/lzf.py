@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def decompress(data: bytes, size: int) -> bytes:
-    """The `size` bytes that `data` stands for; ValueError if it does not stand for as many.
+    """Return the `size` bytes that `data` stands for; ValueError if these are not as many.
 
     The loop runs per run, not per byte: both kinds of run are copied as slices.
     """
@@ -56,7 +56,7 @@ def decompress(data: bytes, size: int) -> bytes:
 
 
 def compress(data: bytes) -> bytes:
-    """Greedy LZF. The search for repeats is one sort per block, so Python only walks the hits."""
+    """Compress greedily; repeats are found by one sort a block, so Python only walks the hits."""
     out = bytearray()
     done = 0  # everything before is in `out`
     for begin in range(0, len(data), _BLOCK):
@@ -74,7 +74,7 @@ def compress(data: bytes) -> bytes:
 
 
 def _repeats(data: bytes, begin: int, end: int) -> tuple[list[int], list[int]]:
-    """Places in begin..end whose three bytes occurred within the window before, and where."""
+    """Find places in begin..end whose three bytes occur in the window before, and where."""
     first = max(0, begin - _WINDOW)
     block = np.frombuffer(data, np.uint8, min(end + 2, len(data)) - first, first).astype(np.int32)
     if len(block) < 3:
@@ -90,7 +90,7 @@ def _repeats(data: bytes, begin: int, end: int) -> tuple[list[int], list[int]]:
 
 
 def _common(data: bytes, source: int, place: int) -> int:
-    """How many bytes agree from both places on, at most as many as one reference can carry."""
+    """Count the bytes that agree from both places on, at most what one reference can carry."""
     longest = min(_LONGEST, len(data) - place)
     if data[source : source + 8] != data[place : place + 8]:
         longest = min(longest, 8)  # the usual case, decided without a long comparison

@@ -94,7 +94,7 @@ def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> N
 
 
 def _compress(table: NDArray[Any]) -> bytes:
-    """Column after column, as this variant wants it: equal bytes lie closer together."""
+    """Compress column after column, as the format wants it: equal bytes lie closer together."""
     raw = b"".join(table[name].tobytes() for name in table.dtype.names or ())
     packed = lzf.compress(raw)
     if max(len(raw), len(packed)) >= 1 << 32:
@@ -106,7 +106,7 @@ def _compress(table: NDArray[Any]) -> bytes:
 
 
 def _parse_header(path: Path, data: bytes) -> tuple[dict[str, list[str]], int]:
-    """Key -> words, up to and with the line DATA, and where the data starts."""
+    """Parse the header to the words of each key, and find where the data starts."""
     header: dict[str, list[str]] = {}
     start = 0
     while "DATA" not in header:
@@ -143,7 +143,7 @@ def _parse_fields(path: Path, header: dict[str, list[str]]) -> list[_Field]:
 
 
 def _parse_size(path: Path, header: dict[str, list[str]]) -> int:
-    """The number of points, on which POINTS and WIDTH x HEIGHT must agree."""
+    """Return the number of points, on which POINTS and WIDTH x HEIGHT must agree."""
     numbers: dict[str, int] = {}
     for key in ("WIDTH", "HEIGHT", "POINTS"):
         words = header.get(key)
@@ -164,7 +164,7 @@ def _parse_size(path: Path, header: dict[str, list[str]]) -> int:
 
 
 def _named(fields: list[_Field], values: list[NDArray[Any]]) -> Columns:
-    """Columns by name; padding is left out, COUNT 1 loses its second axis."""
+    """Return columns by name; padding is left out, COUNT 1 loses its second axis."""
     kept = [
         (field.name, column[:, 0] if field.count == 1 else column)
         for field, column in zip(fields, values, strict=True)
@@ -230,7 +230,7 @@ def _ascii(path: Path, body: bytes, fields: list[_Field], points: int) -> Column
 def _whole(
     path: Path, lines: list[str], usecols: range, values: NDArray[Any], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """64-bit integers (time stamps) parsed as such: float64 would round them."""
+    """Parse 64-bit integers (time stamps) as such: float64 would round them."""
     try:
         return parse_rows(path, lines, usecols=usecols, dtype=dtype)
     except FileFormatError:

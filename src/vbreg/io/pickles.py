@@ -26,7 +26,10 @@ _NUMBER_OR_TEXT = re.compile(r"[biufSU]\d{1,6}")  # a type code without objects,
 
 
 def read_pickle(path: str | Path) -> Any:
-    """Lists, tuples, dicts, text, numbers and arrays of these; protocols 0 to 5, Python 2 too."""
+    """Read a pickle of plain values and arrays, of protocols 0 to 5 and of Python 2.
+
+    Lists, tuples, dicts, text, numbers and arrays of numbers are plain; all else is refused.
+    """
     path = Path(path)
     data = read_bytes(path)
     try:
@@ -93,14 +96,14 @@ def _scalar(data_type: object, data: object) -> Any:
 
 
 def _encode(text: object, encoding: object) -> bytes:
-    """How protocol 2 keeps bytes."""
+    """Return bytes from the text as which protocol 2 keeps them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"bytes in the encoding {encoding!r}")
     return text.encode("latin1")
 
 
 def _no_bytes() -> bytes:
-    """How protocol 2 keeps bytes of length zero."""
+    """Return no bytes, by the call that protocol 2 keeps them as."""
     return b""
 
 
@@ -145,7 +148,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """The value with arrays for their stand-ins. A list that occurs twice is walked once."""
+    """Return the value with arrays for their stand-ins; what occurs twice is walked once."""
     result: Any
     if id(value) in done:
         return done[id(value)]

@@ -57,7 +57,7 @@ class _Element:
 
     @property
     def least_bytes(self) -> int:
-        """A row with every list empty."""
+        """The size of a row with every list empty."""
         return sum((p.count or p.dtype).itemsize for p in self.properties)
 
 
@@ -98,7 +98,7 @@ def write_ply(path: Path, cloud: PointCloud, encoding: Encoding = "binary_little
 
 
 def _parse_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
-    """The encoding, the elements in file order, and where the data starts."""
+    """Parse the encoding, the elements in file order, and where the data starts."""
     if not re.match(rb"ply[ \t]*[\r\n]", data):
         raise problem(path, f"a file that starts with {data[:12]!r}", "the line 'ply'")
     end = _END.search(data)
@@ -150,13 +150,13 @@ def _truncated(path: Path, element: _Element, present: str) -> Exception:
 
 
 def _scalars(element: _Element) -> list[tuple[str, int]]:
-    """The unique name and the index of every property that is not a list."""
+    """List the unique name and the index of every property that is not a list."""
     names = unique_names(p.name for p in element.properties)
     return [(names[k], k) for k, p in enumerate(element.properties) if p.count is None]
 
 
 def _binary_rows(path: Path, data: bytes, element: _Element, start: int) -> tuple[Columns, int]:
-    """The scalar columns of an element and where the next element starts."""
+    """Return the scalar columns of an element and where the next element starts."""
     if element.count == 0 or not element.properties:
         return {}, start
     present = len(data) - start
@@ -177,7 +177,7 @@ def _binary_rows(path: Path, data: bytes, element: _Element, start: int) -> tupl
 
 
 def _row_type(element: _Element, lengths: list[int]) -> np.dtype[Any]:
-    """One row as a record, if every list of the element were as long as given."""
+    """Return the type of one row as a record, if every list is as long as given."""
     fields: list[Any] = []
     for k, p in enumerate(element.properties):
         if p.count is None:
@@ -188,7 +188,7 @@ def _row_type(element: _Element, lengths: list[int]) -> np.dtype[Any]:
 
 
 def _walk_row(path: Path, data: bytes, element: _Element, at: int) -> tuple[list[int], list[int]]:
-    """The list length (0 for a scalar) and the offset of each property; the row's end is last."""
+    """Find list length (0 for a scalar) and offset of each property; the row's end is last."""
     lengths, offsets = [], []
     for p in element.properties:
         length = 0
@@ -208,7 +208,7 @@ def _walk_row(path: Path, data: bytes, element: _Element, at: int) -> tuple[list
 
 
 def _ragged_rows(path: Path, data: bytes, element: _Element, at: int) -> tuple[Columns, int]:
-    """Rows of different sizes: walk them one by one, then gather each column at once."""
+    """Walk rows of different sizes one by one, then gather each column at once."""
     places = []
     for _ in range(element.count):
         _, offsets = _walk_row(path, data, element, at)

@@ -17,7 +17,7 @@ _ODD_NAN = re.compile(r"[-+]?(?:nan\(\w*\)|1\.#(?:ind|qnan|snan)\d*)", re.IGNORE
 
 
 def text_lines(data: bytes) -> list[str]:
-    """Lines without their ends. Latin-1 stands in where the bytes are not UTF-8: it cannot fail."""
+    """Decode lines, without their ends; as Latin-1, which cannot fail, where UTF-8 does."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -59,7 +59,7 @@ def parse_rows(
 
 
 def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Parsed values in the type that a header declares, if that type can hold them.
+    """Return parsed values in the type that a header declares, if that type can hold them.
 
     Where it cannot (0.5 in a byte) the parsed values stay: the rows are right, the header is not.
     """

@@ -30,7 +30,7 @@ class _Layout(NamedTuple):
 
 
 def read_text(path: Path) -> PointCloud:
-    """Three or more columns between blanks, commas or semicolons; a line of names is optional."""
+    """Read columns between blanks, commas or semicolons; a line of names is optional."""
     data = read_bytes(path)
     if b"\0" in data[: 1 << 16]:
         raise problem(path, "binary data (or UTF-16)", "plain text", "save it as UTF-8 text")
@@ -57,7 +57,10 @@ def read_text(path: Path) -> PointCloud:
 
 
 def write_text(path: Path, cloud: PointCloud) -> None:
-    """Shortest digits that read back exactly. Names only where there is more than x, y, z."""
+    """Write the shortest digits that read back exactly, one point a line.
+
+    A .csv begins with names, a .pts with the count, another with names if there are attributes.
+    """
     attributes = flat_attributes(cloud)
     separator = "," if path.suffix.lower() == ".csv" else " "
     names = ["x", "y", "z", *attributes]
@@ -103,7 +106,7 @@ def _find_layout(path: Path, lines: list[str]) -> _Layout:
 
 
 def _if_names(line: str | None) -> str | None:
-    """The line if it names x, y and z: a comment above the numbers often does."""
+    """Return the line if it names x, y and z: a comment above the numbers often does."""
     words = {word.strip("\"'").lower() for word in re.split(r"[\s,;]+", line or "")}
     return line if {"x", "y", "z"} <= words else None
 

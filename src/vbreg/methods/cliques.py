@@ -28,7 +28,7 @@ class Clique(NamedTuple):
 
 
 def core_numbers(adjacency: Bool) -> tuple[Int64, Int64]:
-    """The core number of each vertex, and an order in which it has that many later neighbours.
+    """Return core numbers, and an order in which a vertex has at most so many later neighbours.
 
     The k-core is what is left when vertices with fewer than k neighbours are taken away until there
     are none; a clique of k + 1 vertices lies in it.
@@ -48,16 +48,16 @@ def core_numbers(adjacency: Bool) -> tuple[Int64, Int64]:
 
 
 def bitsets(adjacency: Bool) -> list[int]:
-    """One integer per row: bit j is set where entry j is."""
+    """Return one integer per row: bit j is set where entry j is."""
     packed = np.packbits(adjacency, axis=1, bitorder="little")
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
 def maximum_clique(adjacency: Bool, steps: int = MAX_VERTICES) -> Clique:
-    """The largest set of vertices that are all adjacent, or the largest found in so many steps.
+    """Find the largest set of vertices that are all adjacent, or the largest in so many steps.
 
-    As TEASER++ does: a greedy search in the order of core numbers, then branch and bound on what a
-    larger clique could lie in, bounded by greedy colouring.
+    A greedy search in the order of core numbers is followed, as in TEASER++, by branch and bound on
+    what a larger clique could lie in, bounded by greedy colouring.
     """
     core, peeled = core_numbers(adjacency)
     order = peeled[::-1]  # bit 0 is the vertex that was peeled last
@@ -75,9 +75,9 @@ def maximum_clique(adjacency: Bool, steps: int = MAX_VERTICES) -> Clique:
 def maximal_cliques(
     adjacency: Bool, smallest: int = 3, steps: int = MAX_VERTICES
 ) -> Iterator[tuple[int, ...]]:
-    """Sets of vertices that are all adjacent and to which no vertex can be added, each once.
+    """Yield sets of vertices, all adjacent, to which no vertex can be added, each once.
 
-    Bron & Kerbosch with pivots, from each vertex in the order of Eppstein et al. Every vertex has
+    Bron & Kerbosch's scheme runs from each vertex in the order of Eppstein et al. Every vertex has
     an equal share of the steps, and what it does not need goes to those after it, which have more
     neighbours. One whose share runs out completes the clique it is at and stops, so that every
     vertex gets one at least.
@@ -108,7 +108,7 @@ def _members(bits: int) -> Iterator[int]:
 
 
 def _completed(path: list[int], common: int, rows: list[int]) -> list[int]:
-    """The path and, of its common neighbours, always the one that was peeled last."""
+    """Return the path made maximal, always by the common neighbour that was peeled last."""
     path = path.copy()
     while common:
         path.append(_lowest(common))
@@ -117,7 +117,7 @@ def _completed(path: list[int], common: int, rows: list[int]) -> list[int]:
 
 
 def _greedy_clique(rows: list[int], strength: list[int], steps: int) -> tuple[list[int], int]:
-    """The largest clique that is completed from some one vertex, and the steps that are left."""
+    """Find the largest clique completed from some one vertex; return it and the steps left."""
     best: list[int] = []
     for v, row in enumerate(rows):
         if strength[v] < len(best) or steps < 0:
@@ -130,7 +130,7 @@ def _greedy_clique(rows: list[int], strength: list[int], steps: int) -> tuple[li
 
 
 def _colour(bits: int, rows: list[int], skip: int) -> tuple[list[int], list[int]]:
-    """Vertices whose greedy colour is above `skip`, colours rising, and these colours.
+    """Return vertices whose greedy colour is above `skip`, colours rising, and these colours.
 
     A clique has at most one vertex of each colour, so one among vertices up to the last of colour c
     has at most c.
@@ -158,8 +158,10 @@ class _Branch(NamedTuple):
 
 
 def _branch_and_bound(rows: list[int], best: list[int], steps: int) -> tuple[list[int], bool]:
-    """A clique larger than `best` if there is one, by Tomita's scheme on bit sets; and whether the
-    search came to its end."""
+    """Find a clique larger than `best` if there is one, by Tomita's scheme on bit sets.
+
+    Whether the search came to its end is returned with it.
+    """
     everything = (1 << len(rows)) - 1
     stack = [_Branch([everything], *_colour(everything, rows, len(best)))]
     path: list[int] = []
@@ -190,8 +192,10 @@ def _branch_and_bound(rows: list[int], best: list[int], steps: int) -> tuple[lis
 def _cliques_from(
     v: int, inside: int, outside: int, rows: list[int], steps: int
 ) -> tuple[list[list[int]], int]:
-    """Maximal cliques with v, others from `inside`, that no vertex of `outside` could join; and the
-    steps that are left."""
+    """Find the maximal cliques of v and some of `inside` that no vertex of `outside` could join.
+
+    The steps that are left are returned with them.
+    """
     found: list[list[int]] = []
     path = [v]
     steps -= (inside | outside).bit_count()
@@ -224,8 +228,11 @@ def _cliques_from(
 
 
 def _pivot(inside: int, outside: int, rows: list[int]) -> int:
-    """The vertex with most neighbours inside; a clique of its neighbours alone can be joined by it,
-    so that only the others need to be branched on."""
+    """Return the vertex with most neighbours inside.
+
+    A clique of its neighbours alone can be joined by it, so that only the others need to be
+    branched on.
+    """
     best, most = -1, -1
     for candidates, enough in ((outside, inside.bit_count()), (inside, inside.bit_count() - 1)):
         for u in _members(candidates):

@@ -30,10 +30,10 @@ from vbreg.frames import Matches
 from vbreg.geometry import procrustes
 from vbreg.methods.interface import Problem
 from vbreg.timing import Stopwatch
-from vbreg.types import Bool, Float64, Registration
+from vbreg.types import BackendUsed, Bool, Float64, Registration
 
 MAX_HELD_BYTES = 2**29  # an n x n map is kept whole up to here (n = 11,500), else computed anew
-EXTERNAL = "external"  # the backend of methods that other libraries compute
+EXTERNAL: BackendUsed = "external"  # the backend of methods that other libraries compute
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +46,9 @@ class Task:
     generator: torch.Generator  # on the CPU, so that every device draws the same
 
     @staticmethod
-    def of(problem: Problem, device: torch.device, backend: Backend | None = None) -> Task:
-        """Make a problem ready; without a backend, for the one that the device has."""
-        generator = torch.Generator().manual_seed(problem.seed)
-        return Task(problem, device, backend or backends.choose(device), generator)
+    def of(problem: Problem, device: torch.device, backend: Backend) -> Task:
+        """Make a problem ready for a device and its backend."""
+        return Task(problem, device, backend, torch.Generator().manual_seed(problem.seed))
 
     @property
     def matches(self) -> Matches:
@@ -130,7 +129,9 @@ class LocalMethod:
 
 
 @torch.inference_mode()
-def finish(task: Task, answer: Answer, timings: dict[str, float], backend: str) -> Registration:
+def finish(
+    task: Task, answer: Answer, timings: dict[str, float], backend: BackendUsed
+) -> Registration:
     """Return the answer in the user's frames, with the evidence that all methods report.
 
     A pose is determined where the method says so and its inliers fix all six degrees of freedom.

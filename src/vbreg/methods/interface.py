@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -86,8 +86,8 @@ class MethodEntry:
     about: str
     paper: str
     open: Callable[[torch.device], Method]
-    needs: str = "matches"
-    device: str = "cpu, cuda"
+    needs: Literal["matches", "clouds"] = "matches"
+    device: Literal["cpu", "cpu, cuda"] = "cpu, cuda"
     open_weights: Callable[[torch.device, str], Method] | None = None  # for `name:PATH`
     package: str | None = None  # an optional one that is imported when the method is opened
     extra: str | None = None  # of ours, that installs it; None where no index has it

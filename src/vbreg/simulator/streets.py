@@ -347,7 +347,7 @@ class _Builder:
             wide = min(self.generator.uniform(*self.kind.lot), end - start)
 
             def spot(s: float, t: float, start: float = start) -> Place:
-                """`t` behind the front, y away from the road."""
+                """Return the place s along the lot, t behind its front, y away from the road."""
                 x, y, z, yaw = lane(start + s, side * (edge + t))
                 return x, y, z, yaw + (0.0 if side > 0 else np.pi)
 

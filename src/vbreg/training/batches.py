@@ -32,13 +32,13 @@ class Batch:
     descriptors: Tensor | None = None  # (B, N, 2 D), for a network that sees them
 
     def tensors(self) -> list[Tensor]:
-        """What it is made of, in the order of its fields."""
+        """List the tensors of the batch, in the order of its fields."""
         held = self.source, self.target, self.labels, self.descriptors
         return [tensor for tensor in held if tensor is not None]
 
 
 def read_folder(folder: Path, matched_by: MatchedBy = "any") -> list[MatchSet]:
-    """The match sets of the shards in a folder, all or those that FPFH alone matched."""
+    """Read the match sets of the shards in a folder, all or those that FPFH alone matched."""
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise VBRegError(f"no shards (*.npz) of match sets in {folder}: make them first")
@@ -88,15 +88,18 @@ class MatchSampler:
         return len(self.sizes)
 
     def size_of(self, seed: int) -> int:
-        """N of the micro-batch with this seed; known without asking the device."""
+        """Return N of the micro-batch with this seed, without asking the device."""
         return int(np.random.default_rng(seed).choice(self.config.sizes))
 
     def draw(self, N: int, generator: torch.Generator) -> Batch:
-        """A micro-batch of N matches a pair: its sets, their rows and how they are moved."""
+        """Draw a micro-batch of N matches a pair: its sets, their rows and how they are moved."""
         return self.draw_pairs(self.config.correspondences // N, N, generator)
 
     def draw_pairs(self, B: int, N: int, generator: torch.Generator) -> Batch:
-        """Ends are swapped half of the time, with their descriptors, which no motion changes."""
+        """Draw N matches of each of B pairs.
+
+        Ends are swapped half of the time, with their descriptors, which no motion changes.
+        """
         rows = self._choose_rows(B, N, generator)
         kept = self._uniform(B, 1, 1, generator=generator) < 0.5
         points = _in_order(self.points[rows].unflatten(-1, (2, 3)), kept.unsqueeze(-1))
@@ -108,7 +111,7 @@ class MatchSampler:
         return Batch(source, target, self.labels[rows], described)
 
     def _choose_rows(self, B: int, N: int, generator: torch.Generator) -> Tensor:
-        """N rows of each of B sets (B, N), drawn so that the share of inliers varies.
+        """Draw N rows of each of B sets (B, N), so that the share of inliers varies.
 
         Sets smaller than N are left out; where all are, they repeat rows of their own.
         """
@@ -127,8 +130,10 @@ class MatchSampler:
         return rows.gather(-1, chosen.repeat(1, -(-N // chosen.shape[1]))[:, :N] % sizes)
 
     def _move(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Any rotation of either end and a little jitter; translation would change nothing, since
-        the network centres what it sees."""
+        """Turn either end by any rotation and add a little jitter.
+
+        A translation would change nothing, since the network centres what it sees.
+        """
         B, N, _, _ = points.shape
         moved = []
         for end in points.unbind(2):
@@ -143,5 +148,5 @@ class MatchSampler:
 
 
 def _in_order(ends: Tensor, kept: Tensor) -> Tensor:
-    """Source and target (B, N, 2, ...) as they are where `kept`, else swapped."""
+    """Return source and target (B, N, 2, ...) as they are where `kept`, else swapped."""
     return torch.where(kept, ends, ends.flip(2))

@@ -71,7 +71,7 @@ class RecordedPasses:
     def _record(
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
-        """Record; gradients so far and the generator are put back to where they were."""
+        """Record the passes; gradients so far and the generator are put back to where they were."""
         inputs = Batch(*(tensor.clone() for tensor in batch.tensors()))
         for parameter in self.parameters:
             if parameter.grad is None:

@@ -73,9 +73,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A plan is made in steps, or in `minutes`: then `steps` is not looked at, the learning rate
-    follows the time that steps have taken, and networks of any cost get the same. The first step
-    after a start is not counted, since it compiles; nor are validation and saving."""
+    """The plan of a training run, in steps or in `minutes`.
+
+    With `minutes`, `steps` is not looked at, the learning rate follows the time that steps have
+    taken, and networks of any cost get the same. The first step after a start is not counted, since
+    it compiles; nor are validation and saving.
+    """
 
     steps: int = 8000
     minutes: float | None = None
@@ -114,7 +117,7 @@ class TrainConfig:
 
 
 def read_config(path: str | Path) -> TrainConfig:
-    """The configuration in a TOML file; folders in it are taken relative to the file."""
+    """Read the configuration in a TOML file; its folders are taken relative to the file."""
     path = Path(path)
     tomllib = _tomllib()
     try:
@@ -136,7 +139,7 @@ def read_config(path: str | Path) -> TrainConfig:
 
 
 def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:
-    """An instance of the dataclass `kind`; every key is a field, every value of its type."""
+    """Make an instance of the dataclass `kind`; each key is a field, each value of its type."""
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(data) - set(hints))
     if unknown:
@@ -151,7 +154,7 @@ def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:
 
 
 def to_dict(config: object) -> dict[str, Any]:
-    """Numbers, strings, lists and dicts, which `from_dict` reads back; what is None is left out."""
+    """Return plain values, which `from_dict` reads back; what is None is left out."""
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
     plain: dict[str, Any] = _plain(dataclasses.asdict(config))
@@ -167,7 +170,7 @@ def _plain(value: Any) -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` from TOML as the type `hint`, or an error that names both."""
+    """Convert `value` from TOML to the type `hint`, or raise an error that names both."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return from_dict(typing.cast("type[object]", hint), value, where)

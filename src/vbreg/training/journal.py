@@ -80,7 +80,7 @@ def forget_after(folder: Path, step: int) -> None:
 
 
 def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """All records of one kind, in order."""
+    """Read all records of one kind, in order."""
     records = map(json.loads, (folder / LOG).read_text(encoding="utf-8").splitlines())
     return [record for record in records if record["kind"] == kind]
 
@@ -89,8 +89,11 @@ def read_log(folder: Path, kind: str) -> list[dict[str, Any]]:
 def opened(
     folder: Path, steps: int | None, *, quiet: bool = False, writes: bool = True
 ) -> Iterator[Journal]:
-    """Progress goes to stderr unless `quiet`; one of several workers `writes`. `steps` may be
-    unknown beforehand."""
+    """Open the journal of a run, and close it at the end of the block.
+
+    Progress goes to stderr unless `quiet`; one of several workers `writes`. `steps` may be unknown
+    beforehand.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),

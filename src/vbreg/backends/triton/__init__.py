@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from vbreg.backends.plain import Backend
 from vbreg.backends.triton import attention, ballots, layers, search
 from vbreg.backends.triton.beta import coordinates
-from vbreg.backends.triton.branches import BranchesTogether
+from vbreg.backends.triton.branches import BranchesTogether, kept_alive, weights_state
 from vbreg.backends.triton.precision import rounded_products
 from vbreg.compatibility import Attention, row_chunks
 from vbreg.estimation import (
@@ -22,6 +23,7 @@ from vbreg.estimation import (
     quadratic_gain,
 )
 from vbreg.network import Branches, NormedMLP, VariationalNonLocalNetwork
+from vbreg.types import BackendUsed
 from vbreg.voting import (
     Electorate,
     HypotheticalInliers,
@@ -42,22 +44,29 @@ class TritonBackend(Backend):
     readable form.
     """
 
-    name = "triton"
+    name: BackendUsed = "triton"
     records = True
 
     def __init__(self, *, rounding: bool = True) -> None:
         self.rounding = rounding
+
+    def weights_state(self, network: VariationalNonLocalNetwork) -> tuple[int, ...]:
+        return weights_state(network)
+
+    def kept_alive(self, network: VariationalNonLocalNetwork) -> object:
+        return kept_alive(network)
 
     def attention(self, source: Tensor, target: Tensor, mask: Tensor | None) -> Attention:
         plain = super().attention
         if source.dtype != torch.float32:
             return plain(source, target, mask)
         points = coordinates(source, target)
+        readable = cache(lambda: plain(source, target, mask))  # made once, if a width needs it
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             if attention.supports(query.shape[-1]):
                 return attention.attend(query, key, value, points, mask, rounding=self.rounding)
-            return plain(source, target, mask)(query.float(), key.float(), value.float())
+            return readable()(query.float(), key.float(), value.float())
 
         return attend
 
