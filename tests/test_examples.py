@@ -44,7 +44,7 @@ def test_register() -> None:
     assert_is_the_demo(T)
     inliers, matches = map(int, re.findall(r"(\d+) of (\d+) matches agree", text)[0])
     assert 30 < inliers < matches
-    assert "'network'" in text  # seconds of the stages
+    assert "'network'" in text or "'solve'" in text  # seconds of the stages; a GPU has one
     assert f"PointCloud({len(load()[0])} points" in text  # the whole source, moved
 
 
