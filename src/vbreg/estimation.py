@@ -79,7 +79,7 @@ def inlier_score(
     N = source.shape[1]
     weight = weights.to(source.dtype).unsqueeze(1)  # (B, 1, N)
     scores = source.new_empty(B, K)
-    for rows in row_chunks(K, N, batch=B, maps=8):
+    for rows in row_chunks(K, N, batch=B, maps=12):
         d2 = squared_residuals(T[:, rows], source.unsqueeze(1), target.unsqueeze(1))  # (B, k, N)
         scores[:, rows] = (gain(d2) * weight).sum(-1)
     return scores / weight.sum(-1).clamp_min(torch.finfo(weight.dtype).tiny)

@@ -251,15 +251,20 @@ class LatentBranches:
         self.states = {name: self._start(features) for name in network.branches}
 
     def __call__(self, iteration: int, features: Tensor) -> Ends:
-        steps: dict[str, BranchStep] = {
-            name: branch(self.states[name], features, self.labels, self._noise(features))
-            for name, branch in self.network.branches.items()
-        }
-        self.states = {name: step.state for name, step in steps.items()}
+        project = self.network.iteration(iteration).project
+        if not self.states:
+            return Ends(*(project[name](features) for name in BRANCHES))
+        steps: dict[str, BranchStep] = {}
+        ends = []
+        for name, branch in self.network.branches.items():
+            step = branch(self.states[name], features, self.labels, self._noise(features))
+            self.states[name] = step.state
+            ends.append(project[name](step.merged))
+            if self.labels is not None:  # else one branch's numbers at a time are in memory
+                steps[name] = step
         if self.labels is not None:
             self.steps.append(steps)
-        project = self.network.iteration(iteration).project
-        return Ends(*(project[b](steps[b].merged if steps else features) for b in BRANCHES))
+        return Ends(*ends)
 
     def _start(self, features: Tensor) -> BranchState:
         """Return zeros. Like all later states they take a gradient: a compiler sees one kind."""
