@@ -38,6 +38,7 @@ from vbreg.backends.plain import Backend
 from vbreg.estimation import Estimate
 from vbreg.frames import Matches
 from vbreg.geometry import random_rotation
+from vbreg.methods import mac
 from vbreg.network import Ends, NetworkOutput, VariationalNonLocalNetwork
 from vbreg.registration import VBReg
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, select_seeds
@@ -45,7 +46,6 @@ from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, s
 EXTENT, THRESHOLD, RIGHT = 3.0, 0.1, 0.12  # metres, metres, share of right matches
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
-EDGE = 0.9  # compatibility from which two matches are joined in the graph, as in MAC
 RUNS = 5
 COLUMNS = ("backend", "function", "plain_ms", "quick_ms", "ratio")
 
@@ -149,10 +149,10 @@ class Run:
 
     @cached_property
     def graph(self) -> Tensor:
-        """The graph (N, N) of matches that agree well."""
+        """The graph (N, N) of matches that agree as well as MAC asks for."""
         x, y = self.source[0], self.target[0]
         beta = Backend().compatibility(x, y, x, y).fill_diagonal_(0.0)
-        return beta * (beta >= EDGE)
+        return beta * (beta >= mac.strictness(len(self.source[0])))
 
 
 def attend(backend: Backend, run: Run) -> object:

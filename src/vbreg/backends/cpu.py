@@ -38,7 +38,7 @@ from vbreg.voting import (
 
 MAX_SPARSE_SHARE = 0.12  # of compatible pairs, up to which sparse arithmetic is quicker
 MAX_SPARSE_PAIRS = 2**25  # that the sparse form keeps: some 0.5 GB with what it derives
-MAX_SPARSE_EDGES = 0.1  # share of a graph's pairs below which a sparse product is quicker
+MAX_SPARSE_EDGES = 0.05  # share of a graph's pairs below which a sparse product is quicker
 MAX_KEPT_BYTES = 2**29  # beta of all problems is kept whole up to here: one of 11,585 matches
 CACHED_NUMBERS = 2**17  # of a map that stay in the cache from one operation to the next
 LOGIT_ROWS = 256  # of a map of logits: few for the cache, enough for the products
