@@ -140,11 +140,26 @@ def level(found: Results) -> str:
     return "; ".join(lines) + "."
 
 
+def gpu_recall(found: Results) -> str:
+    """Recall on a GPU in %, of the methods that can use one."""
+    path = found.path("table1", GPU, "recall.csv")
+    rows = read_rows(path)
+    cells = {
+        (row["method"], row["benchmark"]): percent(str(int(row["found"]) / int(row["pairs"])))
+        for row in rows
+    }
+    pairs = {row["benchmark"]: row["pairs"] for row in rows}
+    header = ["method", *(f"{BENCHMARKS[b]} ({n} pairs)" for b, n in pairs.items())]
+    methods = dict.fromkeys(row["method"] for row in rows)
+    body = [[title_of(m), *(cells.get((m, b), "-") for b in pairs)] for m in methods]
+    return table(header, body) + made_by(path)
+
+
 def leads(found: Results) -> str:
     """Recall minus VBReg's, in points."""
     summaries = {benchmark: found.summary(benchmark) for benchmark in BENCHMARKS}
     header = ["method", *BENCHMARKS.values()]
-    methods = [m for m in summaries["3dmatch_fpfh"] if m != "vbreg"]
+    methods = [m for m in summaries["3dmatch_fpfh"] if m.partition(":")[0] != "vbreg"]
     rows = [
         [title_of(m), *(lead(rows[m]) if m in rows else "-" for rows in summaries.values())]
         for m in methods
@@ -418,6 +433,7 @@ TABLES: Mapping[str, Table] = {
     "commands": commands,  # run.json (or the page) beside these
     "level": level,  # table1/*/summary.csv
     "leads": leads,
+    "gpu-recall": gpu_recall,  # table1/h200/recall.csv
     "kitti-scenes": partial(scenes, benchmark="kitti_fpfh"),
     "points": points,  # table2/table2.csv
     "fewest-points": fewest_points,
