@@ -28,8 +28,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+from made_up import THRESHOLD, made_up_matches
 from torch import Tensor
 
 from vbreg import backends
@@ -37,13 +37,11 @@ from vbreg.backends import devices, neighbors
 from vbreg.backends.plain import Backend
 from vbreg.estimation import Estimate
 from vbreg.frames import Matches
-from vbreg.geometry import random_rotation
 from vbreg.methods import mac
 from vbreg.network import Ends, NetworkOutput, VariationalNonLocalNetwork
 from vbreg.registration import VBReg
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, select_seeds
 
-EXTENT, THRESHOLD, RIGHT = 3.0, 0.1, 0.12  # metres, metres, share of right matches
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
 RUNS = 5
@@ -61,15 +59,8 @@ class Comparison(NamedTuple):
     quick: Work
 
 
-def made_up(n: int, device: torch.device, seed: int = 0) -> Matches:
-    """Matches in a room, as in benchmarks/gpu_profile.py."""
-    generator = np.random.default_rng(seed)
-    R = random_rotation(generator=torch.Generator().manual_seed(seed)).double().numpy()
-    source = generator.uniform(0, EXTENT, (n, 3))
-    target = source @ R.T + generator.normal(0, 0.1 * THRESHOLD, (n, 3))
-    wrong = generator.random(n) > RIGHT
-    target[wrong] = generator.uniform(0, EXTENT, (int(wrong.sum()), 3))
-    matches = Matches.of_points([source], [target], THRESHOLD)
+def matches_on(device: torch.device, n: int) -> Matches:
+    matches = Matches.of_points(*([end] for end in made_up_matches(n)), THRESHOLD)
     return matches.map(lambda part: part.to(device))
 
 
@@ -323,7 +314,7 @@ def main() -> None:
         flush=True,
     )
     models = {name: VBReg.from_pretrained(name, device=device) for name in NETWORKS}
-    matches = made_up(options.matches, device)
+    matches = matches_on(device, options.matches)
     runs = {name: Run(matches, model.network, model.voting) for name, model in models.items()}
     comparisons = [
         *of_backend(quick, runs),

@@ -14,22 +14,10 @@ import time
 
 import numpy as np
 import torch
+from made_up import THRESHOLD, made_up_matches
 from torch.profiler import ProfilerActivity, profile
 
-from vbreg.geometry import random_rotation
 from vbreg.registration import VBReg
-
-EXTENT, THRESHOLD, RIGHT = 3.0, 0.1, 0.12  # metres, metres, share of right matches
-
-
-def made_up(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(seed)
-    R = random_rotation(generator=torch.Generator().manual_seed(seed)).double().numpy()
-    source = generator.uniform(0, EXTENT, (n, 3))
-    target = source @ R.T + generator.normal(0, 0.1 * THRESHOLD, (n, 3))
-    wrong = generator.random(n) > RIGHT
-    target[wrong] = generator.uniform(0, EXTENT, (int(wrong.sum()), 3))
-    return source, target
 
 
 def main() -> None:
@@ -44,7 +32,7 @@ def main() -> None:
     backend = "plain" if options.plain else "auto"
     model = VBReg.from_pretrained(options.weights, device="cuda", backend=backend)
     for n in options.matches:
-        problem = made_up(n)
+        problem = made_up_matches(n)
         for _ in range(3):
             model.estimate(*problem, inlier_threshold=THRESHOLD)
         waited = []
