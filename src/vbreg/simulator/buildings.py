@@ -50,13 +50,14 @@ def make_building(generator: Generator, rooms: int = 3) -> Mesh:
             depth = min(last[1] - last[0], high[1] - low[1])
             shift = last[0] - low[1] + generator.uniform(-0.3, 0.3) * depth
             gap = generator.uniform(0.35, 0.5)  # niches of both walls have room in between
-            mesh = mesh.moved((start + gap - low[0], shift, 0))
+            move = np.array([start + gap - low[0], shift])
+            mesh = mesh.moved((*move, 0))
             south = max(last[0], low[1] + shift) + TRIM
             north = min(last[1], high[1] + shift) - TRIM
-            width = min(generator.uniform(0.9, 2.2), north - south)
+            width = min(generator.uniform(0.9, 3.0), north - south)
             y = generator.uniform(south + width / 2, north - width / 2)
             passages.append((start, start + gap, y, width, generator.uniform(2.0, 2.3)))
-            low, high = low + [start + gap - low[0], shift], high + [start + gap - low[0], shift]
+            low, high = low + move, high + move
         parts.append(mesh)
         start, last = float(high[0]), (float(low[1]), float(high[1]))
     building = merge(parts)
@@ -66,7 +67,7 @@ def make_building(generator: Generator, rooms: int = 3) -> Mesh:
 
 
 def _inner_walls(mesh: Mesh) -> tuple[Float64, Float64]:
-    """Return the least and the greatest x and y (2,) of a room's ceiling, which ends at the walls."""
+    """Return the least and the greatest x and y (2,) of a ceiling, which ends at the walls."""
     top = mesh.vertices[mesh.vertices[:, 2] > mesh.vertices[:, 2].max() - 1e-6]
     return top[:, :2].min(0), top[:, :2].max(0)
 

@@ -37,7 +37,10 @@ class DepthCamera:
     far: float = 4.5
     grazing: float = math.radians(78)  # steeper surfaces return nothing
     noise: float = 1.0  # scales depth noise, lens distortion and drift; 0 is a perfect sensor
-    depth_noise: tuple[float, float] = (0.0012, 0.0019)  # metres rms, and how it grows: / (m - 0.4)^2
+    depth_noise: tuple[float, float] = (
+        0.0012,
+        0.0019,
+    )  # metres rms, and how it grows: / (m - 0.4)^2
     distortion: float = 0.003  # of the lens: relative error of depth, rms
     slack: float = 0.015  # what lies so little behind a surface is taken for a part of it, metres
     disparity_step: float = 1 / 348  # 1/z is quantised in these steps (1/8 pixel, 7.5 cm baseline)
@@ -118,7 +121,9 @@ def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tup
     z = p[:, 2]
     cosine = (p * normals[index]).sum(-1).abs() / torch.linalg.vector_norm(p, dim=-1)
     tangent = (1 - cosine.square()).clamp_min(0).sqrt() / cosine.clamp_min(0.1)
-    slack = camera.slack + 2 * z / camera.focal * tangent  # what a slanted surface falls in two pixels
+    slack = (
+        camera.slack + 2 * z / camera.focal * tangent
+    )  # what a slanted surface falls in two pixels
     seen = (z <= nearest + slack) & (cosine > math.cos(camera.grazing))
     seen &= (z > camera.near) & (z < camera.far)
     seen &= deepest - nearest < 0.08 * z  # a sensor loses the pixels beside a jump in depth

@@ -22,7 +22,7 @@ from vbreg import geometry
 from vbreg.simulator.streets import ROAD_HALF_LENGTH, Street
 from vbreg.types import Float64
 
-MAX_TESTS_AT_ONCE = 1 << 20  # ray-triangle tests at a time
+MAX_TESTS_AT_ONCE = 1 << 18  # ray-triangle tests at a time, which a cache can hold
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def cast_rays(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
         hit = (side[:, :3] >= 0).all(-1) | (side[:, :3] <= 0).all(-1)
         hit &= (t > lidar.near) & (t < lidar.far)
         owner, ray, t = owner[hit], ray[hit], t[hit]
-        best = best.scatter_reduce(0, ray, t, "amin")
+        best.scatter_reduce_(0, ray, t, "amin")
         won = t == best[ray]
         # Chunks come in the order of the faces, so whoever wins later has the greater index.
-        face = face.scatter_reduce(0, ray[won], index[owner[won]], "amax")
+        face.scatter_reduce_(0, ray[won], index[owner[won]], "amax")
     shape = (lidar.rings, lidar.columns)
     return best.view(shape), face.view(shape)
 
@@ -182,7 +182,7 @@ def scan_triangles(
     lidar: Lidar,
     generator: torch.Generator,
 ) -> Tensor:
-    """Scan triangles (F, 3, 3) of the world once: return points (N, 3) float64 in the sensor's frame.
+    """Scan triangles (F, 3, 3) of the world once: return points (N, 3) in the sensor's frame.
 
     `relief` (F,) is the rms height of the `waves` on each; these return heights of unit variance.
     """

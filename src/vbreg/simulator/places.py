@@ -89,9 +89,9 @@ def _tripod_survey(mesh: Mesh, generator: Generator) -> Survey:
 def _lidar_survey(mesh: Mesh, generator: Generator) -> Survey:
     """Scan with a spinning LiDAR of 16, 32 or 64 rings; fewer rings fuse more sweeps."""
     lidar, sweeps = (
-        (sensors.LIDAR_16, (4, 9)),
-        (sensors.LIDAR_32, (2, 5)),
-        (replace(sensors.LIDAR_64, near=0.5, ceiling=np.inf), (1, 3)),
+        (sensors.LIDAR_16, (3, 6)),
+        (sensors.LIDAR_32, (2, 4)),
+        (replace(sensors.LIDAR_64, near=0.5, ceiling=np.inf), (1, 2)),
     )[generator.integers(3)]
     if generator.random() < 0.25:
         sweeps = (1, 1)
@@ -147,14 +147,14 @@ _INDOOR: tuple[tuple[Callable[[Mesh, Generator], Survey], float], ...] = (
     (_camera_survey, 4.0),
     (_camera_survey, 4.0),
     (_wide_camera_survey, 4.0),
-    (_tripod_survey, 7.0),
-    (_lidar_survey, 8.0),
+    (_tripod_survey, 5.0),
+    (_lidar_survey, 7.0),
     (_solid_state_survey, 6.0),
 )
 
 
 def _survey_of_mesh(path: Path, generator: Generator) -> Survey:
-    """Cut a furnished part out of a mesh file, strew things over it and scan it by a random sensor."""
+    """Cut a furnished part out of a mesh, strew things over it and scan it by a random sensor."""
     whole = _read_mesh(path)
     floor = floor_height(whole, generator)
     points, _ = surface_points(whole, 20000, generator)
@@ -189,9 +189,7 @@ def make_place(kind: str, seed: int, mesh: Path | str | None = None) -> Place:
         generator = np.random.default_rng([zlib.crc32(kind.encode()), seed, attempt])
         try:
             voxel_size, scans = (
-                _MAKERS[kind](generator)
-                if mesh is None
-                else _survey_of_mesh(Path(mesh), generator)
+                _MAKERS[kind](generator) if mesh is None else _survey_of_mesh(Path(mesh), generator)
             )
         except VBRegError:
             if attempt == MAX_ATTEMPTS - 1:
@@ -259,7 +257,7 @@ def _order(kinds: Mapping[str, float], seed: int, k: int, meshes: Sequence[Path]
     generator = np.random.default_rng([seed, k])
     names, weights = list(kinds), np.array(list(kinds.values()))
     kind = names[generator.choice(len(names), p=weights / weights.sum())]
-    mesh = meshes[generator.integers(len(meshes))] if kind == MESH else None
+    mesh = meshes[int(generator.integers(len(meshes)))] if kind == MESH else None
     return kind, int(generator.integers(1 << 62)), mesh
 
 

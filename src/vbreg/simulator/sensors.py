@@ -65,7 +65,7 @@ SOLID_STATE_LIDARS: Mapping[str, Lidar] = {
 }
 
 TERRESTRIAL_SCANNER = Lidar(  # on a tripod: 360 x 300 degrees, the tripod hides what is below
-    rings=430, columns=1030, elevation=(89.8, -60.0), near=0.4, far=60.0, ceiling=math.inf,
+    rings=357, columns=857, elevation=(89.8, -60.0), near=0.4, far=60.0, ceiling=math.inf,
     noise=0.002, ring_offset=0.0, reach=60.0, height=1.6,
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vbreg import geometry
 from vbreg.simulator import street_objects
-from vbreg.simulator.meshes import Generator, Mesh, blob, box, sheet
+from vbreg.simulator.meshes import Generator, blob, box, sheet
 from vbreg.simulator.relief import Waves, random_waves
 from vbreg.simulator.street_objects import (
     ASPHALT,

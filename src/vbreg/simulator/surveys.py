@@ -1,7 +1,7 @@
 """Whole places are scanned here: a sensor is chosen, stands are drawn, things move in between.
 
-A survey draws its sensor, how it is carried and how dense its scans are, then makes six to ten scans
-of one place. Before each scan some of the movable things are moved, and some are away. Stands are
+A survey draws its sensor, how it is carried and how dense its scans are, then makes six to ten
+scans of one place. Before each scan some of the movable things are moved, and some are away. Stands are
 far enough from each other that many pairs of scans share little.
 """
 
@@ -35,7 +35,7 @@ from vbreg.simulator.lidar import (
 from vbreg.simulator.meshes import Generator, Maker, Mesh, box, lathe, make_one_of, merge
 from vbreg.simulator.movables import Arrangement, Movable, arrange, draw_movables, placed
 from vbreg.simulator.relief import random_waves
-from vbreg.simulator.streets import METAL, Street, make_street
+from vbreg.simulator.streets import Street, make_street
 from vbreg.simulator.viewpoints import (
     Carrier,
     random_stand,
@@ -46,8 +46,10 @@ from vbreg.simulator.viewpoints import (
 from vbreg.types import Float64
 
 SCANS = (6, 10)  # of a place, least and most
+MAX_SWEEPS = 24  # of a place, all scans together
 MIN_POINTS = 800  # of a scan that is kept
 ROOM_VOXEL = 0.05
+SAMPLE_SPACING = 0.014  # of surfaces before a camera: two samples or more in half a voxel
 STREET_VOXEL = 0.30
 VOXELS_ALONG_AN_OBJECT = (30.0, 50.0)
 
@@ -84,25 +86,26 @@ def survey_with_cameras(mesh: Mesh, generator: Generator, cameras: Sequence[Dept
     One camera makes all scans, or (in a place of three) each scan draws its own.
     """
     g, noise = generator, _noise(generator)
-    still = sample_surface(mesh, g, relief=g.uniform(0.001, 0.005))
+    still = sample_surface(mesh, g, SAMPLE_SPACING, g.uniform(0.001, 0.005))
     movables = draw_movables(mesh, g, int(g.integers(4, 16)), int(g.integers(0, 4)))
-    samples = [uneven_samples(movable.mesh, g, 0.0125, 0.002) for movable in movables]
-    mixed, camera = g.random() < 0.33, cameras[g.integers(len(cameras))]
+    samples = [uneven_samples(movable.mesh, g, SAMPLE_SPACING, 0.002) for movable in movables]
+    mixed, camera = g.random() < 0.33, cameras[int(g.integers(len(cameras)))]
     foci = _foci(still, g)
     scans: list[PosedScan] = []
     trajectory: Float64 | None = None
     count = int(g.integers(*SCANS, endpoint=True))
     for _ in range(2 * count):
         scene = _joined(still, samples, arrange(movables, g))
-        focus = foci[g.integers(len(foci))]
-        after = trajectory if g.random() < 0.5 else None  # walk on, or jump
-        frames = round(float(np.exp(g.uniform(np.log(6), np.log(45)))))
+        focus = foci[0 if g.random() < 0.4 else g.integers(len(foci))]
+        after = trajectory if g.random() < 0.65 else None  # walk on, or jump
+        chosen = cameras[int(g.integers(len(cameras)))] if mixed else camera
+        most = 40 if chosen.half_diagonal < 0.8 else 18  # wide frames cost more and fuse sooner
+        frames = round(float(np.exp(g.uniform(np.log(6), np.log(most)))))
         try:
             trajectory = random_trajectory(scene, g, focus, after, frames)
         except VBRegError:
             trajectory = None
             continue
-        chosen = cameras[g.integers(len(cameras))] if mixed else camera
         chosen = replace(
             chosen,
             noise=g.uniform(0.4, 1.4),
@@ -125,7 +128,7 @@ def _foci(scene: Scene, generator: Generator) -> Float64:
     near = low[np.abs(low[:, :2] - middle).max(-1) < 2.5]
     first = near[generator.integers(len(near))]
     distance = np.linalg.norm(low[:, :2] - first[:2], axis=-1)
-    ring = low[(distance > 1.0) & (distance < 3.0)]
+    ring = low[(distance > 0.5) & (distance < 1.8)]
     ring = ring if len(ring) else near
     return np.concatenate([first[None], ring[generator.integers(len(ring), size=2)]])
 
@@ -160,22 +163,27 @@ def survey_with_lidar(
     still = mesh.triangles()
     movables = draw_movables(mesh, g, int(g.integers(6, 24)), int(g.integers(1, 7)))
     scene = sample_surface(mesh, g, spacing=0.05, relief=0.0)
-    count, fused = int(g.integers(*SCANS, endpoint=True)), int(g.integers(*sweeps, endpoint=True))
+    count = int(g.integers(*SCANS, endpoint=True))
+    fused = min(int(g.integers(*sweeps, endpoint=True)), max(1, MAX_SWEEPS // count))
     lidar = replace(lidar, columns=round(lidar.columns * g.uniform(0.6, 1.0)), voxel_size=None)
+    foci = _foci(scene, g)
+    limited = lidar.field < 360  # then the scans look at the same spots, and jump less
     scans: list[PosedScan] = []
-    earlier: Float64 | None = None
+    earlier: Float64 | None = foci[0] if limited else None
     for _ in range(2 * count):
+        focus = foci[g.integers(len(foci))] if limited else None
         try:
-            T = random_stand(scene, g, carrier, (1.0, 4.0), earlier)
+            T = random_stand(scene, g, carrier, earlier, focus)
         except VBRegError:
             earlier = None
             continue
-        earlier = T[:3, 3] if g.random() < 0.6 else None  # walk on, or jump
+        jumps = g.random() < (0.2 if limited else 0.6)
+        earlier = None if jumps else T[:3, 3]  # or walk on
         moving = [piece.triangles() for piece in placed(movables, arrange(movables, g))]
         triangles = torch.cat([still, *moving])
         rough = torch.full((len(triangles),), relief)
         path = walk_on(scene, g, T, fused, carrier[1])
-        points = []
+        points: list[torch.Tensor] = []
         for pose in path:
             seen = scan_triangles(triangles, rough, waves, pose, lidar, noise)
             drift = rotation(*g.normal(0, 0.001, 3)) if len(points) else np.eye(4)
@@ -199,11 +207,13 @@ def survey_street(generator: Generator, lidar: Lidar, carrier: Carrier, on_road:
     street = make_street(g)
     movables = _street_movables(street, g)
     count = int(g.integers(*SCANS, endpoint=True))
-    step = (4.0, 12.0) if g.random() < 0.5 else (10.0, 26.0)
+    step = (4.0, 12.0) if g.random() < 0.5 else (8.0, 22.0)
     if on_road:
         poses, times = random_drive(street, g, count, g.uniform(*carrier[0]), step)
     else:
-        poses = random_walk_on_pavement(street.road, g, count, carrier, step)
+        poses = random_walk_on_pavement(
+            street.road, g, count, carrier, (0.7 * step[0], 0.7 * step[1])
+        )
         times = g.uniform(0, 300, count)
     lidar = replace(
         lidar,
@@ -216,11 +226,18 @@ def survey_street(generator: Generator, lidar: Lidar, carrier: Carrier, on_road:
     for T, time in zip(poses, times, strict=True):
         triangles, relief = street.triangles_at(time, T[:2, 3])
         things = placed(movables, arrange(movables, g))
-        things = [m for m in things if np.linalg.norm(m.vertices[:, :2] - T[:2, 3], axis=-1).min() > 2]
+        things = [
+            m for m in things if np.linalg.norm(m.vertices[:, :2] - T[:2, 3], axis=-1).min() > 2
+        ]
         moving = [triangles[:0], *(m.triangles() for m in things)]
-        metal = relief.new_full((sum(map(len, moving)),), METAL)
+        metal = relief.new_full((sum(map(len, moving)),), street_objects.METAL)
         points = scan_triangles(
-            torch.cat([triangles, *moving]), torch.cat([relief, metal]), street.waves, T, lidar, noise
+            torch.cat([triangles, *moving]),
+            torch.cat([relief, metal]),
+            street.waves,
+            T,
+            lidar,
+            noise,
         )
         if len(points) > MIN_POINTS:
             scans.append(_posed(points, T, single=True))
@@ -231,7 +248,10 @@ def _street_movables(street: Street, generator: Generator) -> list[Movable]:
     """Draw parked cars that come and go, and people on the pavements."""
     g, road = generator, street.road
     movables = []
-    for make, count in ((street_objects.car, g.poisson(8)), (street_objects.pedestrian, g.poisson(6))):
+    for make, count in (
+        (street_objects.car, g.poisson(8)),
+        (street_objects.pedestrian, g.poisson(6)),
+    ):
         for _ in range(count):
             spots = []
             for s, side in zip(g.uniform(-70, 70, 4), g.choice([-1, 1], 4), strict=True):
@@ -289,8 +309,8 @@ def survey_object(generator: Generator, on_table: bool) -> Survey:
     start, scans = g.uniform(0, 2 * np.pi), []
     for k in range(count):
         around = start + 2 * np.pi * (k + g.uniform(-0.3, 0.3)) / count
-        elevation = g.uniform(0.2, 1.1) if on_table else g.uniform(-0.7, 1.1)
-        distance = np.clip(size * g.uniform(1.2, 2.0), 0.4, max(1.5, 1.1 * size))
+        elevation = g.uniform(0.1, 0.9) if on_table else g.uniform(-0.7, 1.1)
+        distance = np.clip(size * g.uniform(0.7, 1.5), 0.4, max(1.5, size))
         path = ring_view(centre, around, elevation, float(distance), int(g.integers(3, 12)), g)
         camera = DepthCamera(
             width=240, height=180, focal=217.0, near=0.15, far=5.0, noise=1.0,
@@ -303,7 +323,7 @@ def survey_object(generator: Generator, on_table: bool) -> Survey:
         centre_in_scan = geometry.apply(
             geometry.inverse(T_world_scan), torch.from_numpy(centre).unsqueeze(0)
         )
-        seen = seen[torch.linalg.vector_norm(seen - centre_in_scan, dim=-1) < 1.2 * size]
+        seen = seen[torch.linalg.vector_norm(seen - centre_in_scan, dim=-1) < size]
         if len(seen) > MIN_POINTS // 2:
             scans.append(_posed(seen, T_world_scan.numpy(), single=False))
     return voxel_size, scans
@@ -312,7 +332,7 @@ def survey_object(generator: Generator, on_table: bool) -> Survey:
 def _table_under(mesh: Mesh, size: float, generator: Generator) -> tuple[Mesh, list[Movable]]:
     """Put a board below the thing, and draw small things that may lie on it."""
     g = generator
-    wide, deep = size * g.uniform(1.3, 2.4, 2)
+    wide, deep = size * g.uniform(1.1, 1.8, 2)
     board = box((wide, deep, 0.04 * size), (0, 0, -0.04 * size))
     if g.random() < 0.3:
         r = wide / 2
@@ -321,7 +341,9 @@ def _table_under(mesh: Mesh, size: float, generator: Generator) -> tuple[Mesh, l
     for _ in range(g.integers(1, 6)):
         piece = make_one_of(small_objects.BELONGINGS, g)
         scale = size * g.uniform(0.1, 0.35) / float(np.ptp(piece.vertices, axis=0).max())
-        spots = np.c_[g.uniform(-0.45, 0.45, (4, 2)) * (wide, deep), np.zeros(4), g.uniform(0, 6, 4)]
+        spots = np.c_[
+            g.uniform(-0.45, 0.45, (4, 2)) * (wide, deep), np.zeros(4), g.uniform(0, 6, 4)
+        ]
         movables.append(Movable(Mesh(piece.vertices * scale, piece.faces), spots))
     return merge([mesh, board]), movables
 

@@ -17,22 +17,28 @@ MIN_CLEARANCE = 0.35
 
 
 def random_stand(
-    scene: Scene, generator: Generator, carrier: Carrier, apart: tuple[float, float] = (0.0, np.inf),
+    scene: Scene,
+    generator: Generator,
+    carrier: Carrier,
     earlier: Float64 | None = None,
+    focus: Float64 | None = None,
 ) -> Float64:
-    """Draw T_world_sensor (4, 4) on free floor, heading anywhere.
+    """Draw T_world_sensor (4, 4) on free floor.
 
-    With `earlier` (3,) it is `apart` metres from there.
-    """  # fmt: skip
+    It is some steps from `earlier` (3,), or anywhere, and heads towards `focus` (3,), or anywhere.
+    """
     heights, tilt = carrier
     floor = scene.coarse[np.abs(scene.coarse[:, 2] - scene.floor) < 0.05]
     for _ in range(MAX_DRAWS if len(floor) else 0):
         x, y, _ = floor[generator.integers(len(floor))]
         eye = np.array([x, y, scene.floor + generator.uniform(*heights)])
-        if earlier is not None and not apart[0] <= np.linalg.norm(eye - earlier) <= apart[1]:
+        if earlier is not None and not 1.0 <= np.linalg.norm(eye - earlier) <= 4.0:
             continue
         if scene.clearance(eye) > MIN_CLEARANCE:
-            T = rotation(generator.uniform(-np.pi, np.pi), *generator.normal(0, tilt, 2))
+            yaw = generator.uniform(-np.pi, np.pi)
+            if focus is not None:
+                yaw = np.arctan2(focus[1] - y, focus[0] - x) + generator.normal(0, 0.4)
+            T = rotation(yaw, *generator.normal(0, tilt, 2))
             T[:3, 3] = eye
             return T
     raise VBRegError("no free place for a sensor in this scene; is it a closed room, z up?")
@@ -41,7 +47,7 @@ def random_stand(
 def walk_on(
     scene: Scene, generator: Generator, T_world_sensor: Float64, sweeps: int, tilt: float
 ) -> Float64:
-    """Draw poses (sweeps, 4, 4) of a short walk from a pose on, a hand's breadth to a step apart."""
+    """Draw poses (sweeps, 4, 4) of a short walk from a pose on, a hand or a step apart."""
     poses = [T_world_sensor]
     yaw = np.arctan2(T_world_sensor[1, 0], T_world_sensor[0, 0])
     for _ in range(MAX_DRAWS):
@@ -62,7 +68,10 @@ def walk_on(
 def random_walk_on_pavement(
     road: Road, generator: Generator, count: int, carrier: Carrier, step: tuple[float, float]
 ) -> Float64:
-    """Draw T_world_sensor (count, 4, 4) along the pavements of a street, `step` metres apart."""
+    """Draw T_world_sensor (count, 4, 4) along the pavements of a street, `step` metres apart.
+
+    Most head along the street, some back or across.
+    """
     heights, tilt = carrier
     limit = 0.4 * ROAD_HALF_LENGTH
     along = generator.uniform(*step, count).cumsum()
@@ -71,7 +80,8 @@ def random_walk_on_pavement(
     for s in limit - np.abs((along + limit) % (4 * limit) - 2 * limit):  # to and fro
         side = -side if generator.random() < 0.2 else side
         T = road.car_pose(s, side * generator.uniform(road.kerb - 0.3, road.edge - 0.3))
-        T = T @ rotation(generator.uniform(-np.pi, np.pi), *generator.normal(0, tilt, 2))
+        turn = generator.normal(0, 0.5) + np.pi * (generator.random() < 0.2)
+        T = T @ rotation(turn, *generator.normal(0, tilt, 2))
         T[2, 3] += height + generator.normal(0, 0.03)
         poses.append(T)
     return np.stack(poses)
@@ -87,13 +97,15 @@ def ring_view(
 ) -> Float64:
     """Draw T_world_camera (frames, 4, 4) on an arc about `centre`, all looking there.
 
-    The arc starts at the angle `around` and turns by up to 40 degrees, `elevation` above level.
+    The arc starts at the angle `around` and turns by up to 30 degrees, `elevation` above level.
     """
     poses = []
-    turn, rise = np.radians(generator.uniform(5, 40)), generator.normal(0, 0.1)
+    turn, rise = np.radians(generator.uniform(5, 30)), generator.normal(0, 0.1)
     aim = centre + generator.normal(0, 0.04 * distance, 3)
     for share in np.linspace(0, 1, frames):
         a, e = around + turn * share, elevation + rise * share
-        eye = centre + distance * np.array([np.cos(a) * np.cos(e), np.sin(a) * np.cos(e), np.sin(e)])
+        eye = centre + distance * np.array(
+            [np.cos(a) * np.cos(e), np.sin(a) * np.cos(e), np.sin(e)]
+        )
         poses.append(look_at(eye, aim, generator.normal(0, 0.03)))
     return np.stack(poses)
