@@ -28,9 +28,10 @@ def test_shares_are_as_asked_and_a_seed_repeats(movables: list[Movable]) -> None
     rounds = [arrange(movables, generator, moved=0.3, absent=0.2) for _ in range(50)]
     there = [[place is not None for place in arrangement] for arrangement in rounds]
     home = [
-        [place is not None and np.array_equal(place, m.places[0]) for place, m in zip(a, movables, strict=True)]
-        for a in rounds
-    ]  # fmt: skip
+        place is not None and np.array_equal(place, movable.places[0])
+        for arrangement in rounds
+        for place, movable in zip(arrangement, movables, strict=True)
+    ]
     assert np.mean(there) == pytest.approx(0.8, abs=0.04)
     assert np.mean(home) == pytest.approx(0.5, abs=0.04)
     one, again = (arrange(movables, np.random.default_rng(3)) for _ in range(2))

@@ -65,8 +65,8 @@ def test_a_rosette_does_not_repeat_but_its_seed_does() -> None:
     one, again, other = (scan(sensors.ROSETTE_LIDAR, seed) for seed in (0, 0, 1))
     assert torch.equal(one, again)
     assert 0.1 < len(one) / (350 * 350) < 0.9
-    rays = [{tuple(p) for p in (points / points.norm(dim=-1, keepdim=True)).round(decimals=4).tolist()}
-            for points in (one, other)]  # fmt: skip
+    units = [points / points.norm(dim=-1, keepdim=True) for points in (one, other)]
+    rays = [set(map(tuple, unit.round(decimals=4).tolist())) for unit in units]
     assert len(rays[0] & rays[1]) < 0.9 * len(rays[0])
     azimuth, elevation = angles(one)
     assert float(torch.hypot(azimuth, elevation).max()) < 36  # round, not square

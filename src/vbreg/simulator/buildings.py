@@ -55,7 +55,8 @@ def make_building(generator: Generator, rooms: int = 3) -> Mesh:
             south = max(last[0], low[1] + shift) + TRIM
             north = min(last[1], high[1] + shift) - TRIM
             width = min(generator.uniform(0.9, 3.0), north - south)
-            y = generator.uniform(south + width / 2, north - width / 2)
+            spare = max(0.0, north - south - width)
+            y = (south + north + generator.uniform(-1, 1) * spare) / 2
             passages.append((start, start + gap, y, width, generator.uniform(2.0, 2.3)))
             low, high = low + move, high + move
         parts.append(mesh)

@@ -1,8 +1,8 @@
 """Whole places are scanned here: a sensor is chosen, stands are drawn, things move in between.
 
 A survey draws its sensor, how it is carried and how dense its scans are, then makes six to ten
-scans of one place. Before each scan some of the movable things are moved, and some are away. Stands are
-far enough from each other that many pairs of scans share little.
+scans of one place. Before each scan some of the movable things are moved, and some are away. Stands
+are far enough from each other that many pairs of scans share little.
 """
 
 from __future__ import annotations
