@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from vbreg.simulator import meshes
-from vbreg.simulator.buildings import MAX_EDGE_AT_A_CUT, cut_out, make_building
+from vbreg.simulator import make_room, meshes
+from vbreg.simulator.buildings import (
+    JOINABLE,
+    MAX_EDGE_AT_A_CUT,
+    _inner_walls,
+    cut_out,
+    make_building,
+)
 from vbreg.simulator.lidar import cast_rays
 from vbreg.simulator.sensors import LIDAR_16
 
@@ -32,7 +38,7 @@ def test_rooms_stand_in_a_row_and_can_be_looked_through(seed: int) -> None:
     one, three = (make_building(np.random.default_rng(seed), rooms) for rooms in (1, 3))
     assert np.isfinite(three.vertices).all()
     assert np.ptp(three.vertices[:, 0]) > np.ptp(one.vertices[:, 0]) + 4
-    width = float(one.vertices[one.vertices[:, 2] > one.vertices[:, 2].max() - 1e-6, 0].max())
+    width = float(_inner_walls(one)[1][0])
     farthest = 0.0
     for y in np.linspace(one.vertices[:, 1].min() + 0.3, one.vertices[:, 1].max() - 0.3, 12):
         eye = torch.tensor([width - 0.1, y, 1.2])
@@ -40,6 +46,15 @@ def test_rooms_stand_in_a_row_and_can_be_looked_through(seed: int) -> None:
         hit = LIDAR_16.rays()[distance.isfinite()] * distance[distance.isfinite()].unsqueeze(-1)
         farthest = max(farthest, float(hit[:, 0].max()))
     assert farthest > 1.5  # from before the wall into the next room
+
+
+@pytest.mark.parametrize("kind", JOINABLE)
+def test_walls_are_found_behind_what_stands_before_them(kind: str) -> None:
+    for seed in range(3):
+        low, high = _inner_walls(make_room(kind, np.random.default_rng(seed)))
+        np.testing.assert_allclose(low, 0, atol=1e-9)  # rooms begin at the origin
+        assert (high > 1.4).all()
+        assert high.max() < 14
 
 
 def test_seeds_repeat() -> None:

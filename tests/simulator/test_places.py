@@ -28,12 +28,12 @@ from vbreg.simulator.relief import random_waves
 from vbreg.simulator.viewpoints import random_stand
 
 MADE_UP = [kind for kind in PLACE_KINDS if kind != MESH]
-QUICK = {"object_turntable": 2.0, "object_table": 1.0}
+QUICK = {"object_turntable": 3.0, "object_table": 1.0}
 
 
 @pytest.fixture(scope="module")
 def places() -> dict[str, Place]:
-    return {kind: make_place(kind, 1) for kind in MADE_UP}
+    return {kind: make_place(kind, 0) for kind in MADE_UP}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def assert_equal(one: Place, other: Place) -> None:
 @pytest.mark.parametrize("kind", MADE_UP)
 def test_scans_have_their_shape_and_density(kind: str, places: dict[str, Place]) -> None:
     place = places[kind]
-    assert (place.kind, place.seed) == (kind, 1)
+    assert (place.kind, place.seed) == (kind, 0)
     assert 4 <= len(place.scans) <= 10
     for scan in place.scans:
         assert scan.points.dtype == np.float32
@@ -95,10 +95,10 @@ def test_scans_agree_under_their_poses(kind: str, places: dict[str, Place]) -> N
     world = [in_world(scan) for scan in place.scans]
     medians = []
     for a, b in combinations(world, 2):
-        distance, index = cKDTree(b).query(a[::5], k=3, distance_upper_bound=3 * place.voxel_size)
-        near = np.isfinite(distance).all(-1)
-        if near.mean() < 0.2:
+        distance, index = cKDTree(b).query(a[::5], k=3)
+        if np.mean(distance[:, 0] < place.voxel_size) < 0.3:
             continue
+        near = distance[:, 2] < 3 * place.voxel_size
         p, q = a[::5][near], b[index[near]]  # (K, 3), (K, 3, 3)
         normal = np.cross(q[:, 1] - q[:, 0], q[:, 2] - q[:, 0])
         length = np.linalg.norm(normal, axis=-1)
@@ -106,14 +106,14 @@ def test_scans_agree_under_their_poses(kind: str, places: dict[str, Place]) -> N
         off = np.abs(((p - q[:, 0]) * normal).sum(-1)[flat]) / length[flat]
         medians.append(np.median(off))
     assert medians
-    assert max(medians) < 0.6 * place.voxel_size
+    assert max(medians) < 0.5 * place.voxel_size
     assert np.median(medians) < 0.35 * place.voxel_size
 
 
-@pytest.mark.parametrize("kind", ["object_table", "street_walk"])
+@pytest.mark.parametrize("kind", ["object_turntable", "street_walk"])
 def test_a_place_follows_from_kind_and_seed(kind: str, places: dict[str, Place]) -> None:
-    assert_equal(make_place(kind, 1), places[kind])
-    other = make_place(kind, 2)
+    assert_equal(make_place(kind, 0), places[kind])
+    other = make_place(kind, 1)
     assert not np.array_equal(other.scans[0].T_world_scan, places[kind].scans[0].T_world_scan)
 
 
@@ -174,11 +174,11 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 
 def test_the_stream_is_make_place_in_order() -> None:
-    one, again = (list(islice(stream_places(QUICK, 3, workers=0), 4)) for _ in range(2))
+    one, again = (list(islice(stream_places(QUICK, 3, workers=0), 3)) for _ in range(2))
     for place, other in zip(one, again, strict=True):
         assert_equal(place, other)
-        assert_equal(place, make_place(place.kind, place.seed))
-    assert len({place.seed for place in one}) == 4
+    assert_equal(one[0], make_place(one[0].kind, one[0].seed))
+    assert len({place.seed for place in one}) == 3
     (later,) = islice(stream_places(QUICK, 3, workers=0, first=2), 1)
     assert_equal(later, one[2])
 

@@ -68,9 +68,12 @@ def make_building(generator: Generator, rooms: int = 3) -> Mesh:
 
 
 def _inner_walls(mesh: Mesh) -> tuple[Float64, Float64]:
-    """Return the least and the greatest x and y (2,) of a ceiling, which ends at the walls."""
-    top = mesh.vertices[mesh.vertices[:, 2] > mesh.vertices[:, 2].max() - 1e-6]
-    return top[:, :2].min(0), top[:, :2].max(0)
+    """Return least and greatest x and y (2,) of the largest level face, half a floor or ceiling."""
+    triangles = mesh.vertices[mesh.faces]
+    a, b, c = triangles.transpose(1, 0, 2)
+    size = np.abs(np.cross(b - a, c - a)[:, 2]) * (np.ptp(triangles[..., 2], axis=1) < 1e-6)
+    largest = triangles[size.argmax()]
+    return largest[:, :2].min(0), largest[:, :2].max(0)
 
 
 def _open(mesh: Mesh, x0: float, x1: float, y: float, width: float, top: float) -> Mesh:

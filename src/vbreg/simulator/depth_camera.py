@@ -83,6 +83,16 @@ class Scene:
         """Index the coarse points for the search of the nearest."""
         return cKDTree(self.coarse)
 
+    def encloses(self, eye: Float64) -> bool:
+        """Tell whether surfaces lie about a place (3,) in three quarters of the level directions.
+
+        Behind a wall, where furniture sticks out of it, they lie on one side alone.
+        """
+        x, y, z = (self.coarse - eye).T
+        level = np.abs(z) < 1.0
+        sector = np.floor(8 / np.pi * np.arctan2(y[level], x[level])).astype(np.int64)
+        return len(np.unique(sector % 16)) >= 12
+
     def clearance(self, places: Float64) -> float:
         """Return the least distance from any of the places (..., 3) to the surface."""
         return float(np.min(self._tree.query(places)[0]))
@@ -264,11 +274,13 @@ def random_trajectory(
     focus: Float64 | None = None,
     after: Float64 | None = None,
     frames: int = 50,
+    enclosed: bool = False,
 ) -> Float64:
     """Draw T_world_camera (F, 4, 4), a hand-held path whose gaze slides over the scene.
 
     The gaze starts within 1.5 m of `focus` (anywhere by default), so that scans which share a focus
-    overlap. The path starts some steps from the end of the path `after`, or anywhere too.
+    overlap. The path starts some steps from the end of the path `after`, or anywhere too. With
+    `enclosed` it never starts behind a wall, where furniture that sticks out looks like floor.
     """
     reach = scene.coarse[scene.coarse[:, 2] < scene.floor + 2.2]
     if focus is not None:
@@ -284,7 +296,7 @@ def random_trajectory(
                 continue
         path = eye + _sway(frames, generator.uniform(0.1, 0.4), generator)
         gaze = target + _sway(frames, generator.uniform(0.1, 0.7), generator)
-        if _is_free(scene, path, target):
+        if _is_free(scene, path, target) and (not enclosed or scene.encloses(eye)):
             roll = np.radians(5) * _sway(frames, 1.0, generator)[:, 0]
             return np.stack([look_at(*view) for view in zip(path, gaze, roll, strict=True)])
     raise VBRegError("no free place for a camera in this scene; is it a closed room, z up?")

@@ -102,7 +102,7 @@ def survey_with_cameras(mesh: Mesh, generator: Generator, cameras: Sequence[Dept
         most = 40 if chosen.half_diagonal < 0.8 else 18  # wide frames cost more and fuse sooner
         frames = round(float(np.exp(g.uniform(np.log(6), np.log(most)))))
         try:
-            trajectory = random_trajectory(scene, g, focus, after, frames)
+            trajectory = random_trajectory(scene, g, focus, after, frames, enclosed=True)
         except VBRegError:
             trajectory = None
             continue

@@ -34,7 +34,7 @@ def random_stand(
         eye = np.array([x, y, scene.floor + generator.uniform(*heights)])
         if earlier is not None and not 1.0 <= np.linalg.norm(eye - earlier) <= 4.0:
             continue
-        if scene.clearance(eye) > MIN_CLEARANCE:
+        if scene.clearance(eye) > MIN_CLEARANCE and scene.encloses(eye):
             yaw = generator.uniform(-np.pi, np.pi)
             if focus is not None:
                 yaw = np.arctan2(focus[1] - y, focus[0] - x) + generator.normal(0, 0.4)
