@@ -7,6 +7,7 @@ are far enough from each other that many pairs of scans share little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,7 +33,7 @@ from vbreg.simulator.lidar import (
     rotation,
     scan_triangles,
 )
-from vbreg.simulator.meshes import Generator, Maker, Mesh, box, lathe, make_one_of, merge
+from vbreg.simulator.meshes import Generator, Maker, Mesh, area, box, lathe, make_one_of, merge
 from vbreg.simulator.movables import Arrangement, Movable, arrange, draw_movables, placed
 from vbreg.simulator.relief import random_waves
 from vbreg.simulator.streets import Street, make_street
@@ -47,6 +48,7 @@ from vbreg.types import Float64
 
 SCANS = (6, 10)  # of a place, least and most
 MAX_SWEEPS = 24  # of a place, all scans together
+MAX_SAMPLES = 1_200_000  # of a room before a camera; a large one is sampled less densely
 MIN_POINTS = 800  # of a scan that is kept
 ROOM_VOXEL = 0.05
 SAMPLE_SPACING = 0.014  # of surfaces before a camera: two samples or more in half a voxel
@@ -86,7 +88,8 @@ def survey_with_cameras(mesh: Mesh, generator: Generator, cameras: Sequence[Dept
     One camera makes all scans, or (in a place of three) each scan draws its own.
     """
     g, noise = generator, _noise(generator)
-    still = sample_surface(mesh, g, SAMPLE_SPACING, g.uniform(0.001, 0.005))
+    spacing = max(SAMPLE_SPACING, math.sqrt(area(mesh) / MAX_SAMPLES))
+    still = sample_surface(mesh, g, spacing, g.uniform(0.001, 0.005))
     movables = draw_movables(mesh, g, int(g.integers(4, 16)), int(g.integers(0, 4)))
     samples = [uneven_samples(movable.mesh, g, SAMPLE_SPACING, 0.002) for movable in movables]
     mixed, camera = g.random() < 0.33, cameras[int(g.integers(len(cameras)))]
@@ -212,7 +215,7 @@ def survey_street(generator: Generator, lidar: Lidar, carrier: Carrier, on_road:
         poses, times = random_drive(street, g, count, g.uniform(*carrier[0]), step)
     else:
         poses = random_walk_on_pavement(
-            street.road, g, count, carrier, (0.7 * step[0], 0.7 * step[1])
+            street.road, g, count, carrier, (0.45 * step[0], 0.45 * step[1])
         )
         times = g.uniform(0, 300, count)
     lidar = replace(
