@@ -45,7 +45,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     files = sorted(arguments.meshes.glob("*.npz")) if arguments.meshes else []
-    print("| kind | seconds (most) | scans | points (5 to 95 %) | 0-10 | -30 | -50 | -70 | -100 |")
+    bounds = "0-10 | 10-30 | 30-50 | 50-70 | 70-100"
+    print(f"| kind | seconds (most) | scans | points of a scan (5 to 95 %) | {bounds} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for kind in PLACE_KINDS:
         if kind == MESH and not files:

@@ -159,6 +159,8 @@ def _survey_of_mesh(path: Path, generator: Generator) -> Survey:
     floor = floor_height(whole, generator)
     points, _ = surface_points(whole, 20000, generator)
     furnished = points[(points[:, 2] > floor + 0.2) & (points[:, 2] < floor + 1.5)]
+    if not len(furnished):
+        raise VBRegError(f"{path} has nothing between 0.2 and 1.5 m above its floor; is z up?")
     centre = furnished[generator.integers(len(furnished))]
     survey, half = _INDOOR[generator.integers(len(_INDOOR))]
     part = crop(whole, centre, half)

@@ -129,6 +129,7 @@ def _foci(scene: Scene, generator: Generator) -> Float64:
     low = scene.coarse[scene.coarse[:, 2] - scene.floor < 1.5]
     middle = np.median(low[:, :2], axis=0)
     near = low[np.abs(low[:, :2] - middle).max(-1) < 2.5]
+    near = near if len(near) else low
     first = near[generator.integers(len(near))]
     distance = np.linalg.norm(low[:, :2] - first[:2], axis=-1)
     ring = low[(distance > 0.5) & (distance < 1.8)]
