@@ -83,7 +83,7 @@ def _noise(generator: Generator) -> torch.Generator:
 
 
 def survey_with_cameras(mesh: Mesh, generator: Generator, cameras: Sequence[DepthCamera]) -> Survey:
-    """Carry a camera through a room by hand; every fragment fuses few or many frames.
+    """Scan a room with a camera in a hand; every fragment fuses few or many frames.
 
     One camera makes all scans, or (in a place of three) each scan draws its own.
     """
@@ -291,7 +291,7 @@ THINGS: tuple[Maker, ...] = (
 
 
 def survey_object(generator: Generator, on_table: bool) -> Survey:
-    """Look at one thing from a ring of cameras, 0.4 to 1.5 m away or as far as its size asks for.
+    """Scan one thing from a ring of cameras, 0.4 to 1.5 m away or as far as its size asks for.
 
     On a turntable its background is taken away and it is seen from below too; on a table it stays,
     and small things around it are moved between the scans.
