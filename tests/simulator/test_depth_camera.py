@@ -105,6 +105,21 @@ def test_trajectory_is_rigid_and_in_the_room(scene: Scene) -> None:
     assert ((T[:, :3, 3] > low) & (T[:, :3, 3] < high)).all()
 
 
+def test_behind_a_wall_is_not_enclosed(scene: Scene) -> None:
+    low, high = np.percentile(scene.coarse, (2, 98), axis=0)
+    middle = np.array([*(low + high)[:2] / 2, 1.2])
+    assert scene.encloses(middle)
+    for k in (0, 1):
+        for wall, out in ((low, -1.0), (high, 1.0)):
+            outside = middle.copy()
+            outside[k] = wall[k] + 1.5 * out
+            assert not scene.encloses(outside)
+    generator = np.random.default_rng(4)
+    for _ in range(10):
+        eye = random_trajectory(scene, generator, frames=3, enclosed=True)[0, :3, 3]
+        assert scene.encloses(eye)
+
+
 def test_floor_height(scene: Scene) -> None:
     assert scene.floor == pytest.approx(0.0, abs=0.03)
 

@@ -71,11 +71,14 @@ def test_the_nearer_hides_the_farther() -> None:
     torch.testing.assert_close(points, scan([front, back]))
 
 
+@pytest.mark.parametrize("field", [360.0, 180.0, 70.0])
 @pytest.mark.parametrize("chunk", [1 << 20, 50])
-def test_casting_is_as_the_naive_way(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_casting_is_as_the_naive_way(
+    chunk: int, field: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Triangles anywhere: above and below, around the axis, across the seam behind."""
     monkeypatch.setattr(lidar, "MAX_TESTS_AT_ONCE", chunk)
-    sensor = Lidar(rings=16, columns=180, elevation=(30.0, -60.0), near=0.5, far=30.0)
+    sensor = Lidar(rings=16, columns=180, field=field, elevation=(30.0, -60.0), near=0.5, far=30.0)
     g = torch.Generator().manual_seed(0)
     centre = 6 * torch.randn(60, 1, 3, generator=g)
     faces = centre + 3 * torch.randn(60, 3, 3, generator=g)

@@ -37,11 +37,22 @@ class DepthCamera:
     far: float = 4.5
     grazing: float = math.radians(78)  # steeper surfaces return nothing
     noise: float = 1.0  # scales depth noise, lens distortion and drift; 0 is a perfect sensor
+    depth_noise: tuple[float, float] = (
+        0.0012,
+        0.0019,
+    )  # metres rms, and how it grows: / (m - 0.4)^2
+    distortion: float = 0.003  # of the lens: relative error of depth, rms
+    slack: float = 0.015  # what lies so little behind a surface is taken for a part of it, metres
     disparity_step: float = 1 / 348  # 1/z is quantised in these steps (1/8 pixel, 7.5 cm baseline)
     drift: tuple[float, float] = (0.003, math.radians(0.15))  # of the tracked pose: metres, radians
     keep: float = 0.3  # share of the visible samples that a frame returns
     voxel_size: float = 0.025
     volume: bool = True  # keep the 3 m cube before the first camera, as 3DMatch's fusion does
+
+    @property
+    def half_diagonal(self) -> float:
+        """Return the angle between the middle and a corner of the image, in radians."""
+        return math.atan(math.hypot(self.width, self.height) / 2 / self.focal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +67,11 @@ class Scene:
         """Return the same scene on another device."""
         return replace(self, points=self.points.to(device), normals=self.normals.to(device))
 
+    def joined(self, points: Tensor, normals: Tensor) -> Scene:
+        """Return the scene with more samples (S', 3)."""
+        points, normals = torch.cat([self.points, points]), torch.cat([self.normals, normals])
+        return replace(self, points=points, normals=normals)
+
     @cached_property
     def coarse(self) -> Float64:
         """Keep some 100,000 of the points on the CPU, for questions about free space."""
@@ -67,6 +83,16 @@ class Scene:
         """Index the coarse points for the search of the nearest."""
         return cKDTree(self.coarse)
 
+    def encloses(self, eye: Float64) -> bool:
+        """Tell whether surfaces lie about a place (3,) in three quarters of the level directions.
+
+        Behind a wall, where furniture sticks out of it, they lie on one side alone.
+        """
+        x, y, z = (self.coarse - eye).T
+        level = np.abs(z) < 1.0
+        sector = np.floor(8 / np.pi * np.arctan2(y[level], x[level])).astype(np.int64)
+        return len(np.unique(sector % 16)) >= 12
+
     def clearance(self, places: Float64) -> float:
         """Return the least distance from any of the places (..., 3) to the surface."""
         return float(np.min(self._tree.query(places)[0]))
@@ -76,6 +102,14 @@ def sample_surface(
     mesh: Mesh, generator: np.random.Generator, spacing: float = 0.0125, relief: float = 0.003
 ) -> Scene:
     """Sample a mesh once per `spacing`^2 and make it uneven by waves of `relief` metres rms."""
+    points, normals = uneven_samples(mesh, generator, spacing, relief)
+    return Scene(points, normals, floor_height(mesh, generator))
+
+
+def uneven_samples(
+    mesh: Mesh, generator: np.random.Generator, spacing: float, relief: float
+) -> tuple[Tensor, Tensor]:
+    """Return points (S, 3) and normals (S, 3) of `sample_surface`."""
     points, normals = surface_points(mesh, int(area(mesh) / spacing**2), generator)
     p = torch.from_numpy(points.astype(np.float32))
     n = torch.from_numpy(normals.astype(np.float32))
@@ -84,7 +118,7 @@ def sample_surface(
         wave *= 2 * math.pi / (length * np.linalg.norm(wave))
         height = torch.sin(p @ torch.from_numpy(wave.astype(np.float32)) + generator.uniform(0, 6))
         p = p + n * (relief * math.sqrt(length / 3) * height).unsqueeze(-1)
-    return Scene(p, n, floor_height(mesh, generator))
+    return p, n
 
 
 def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tuple[Tensor, Tensor]:
@@ -97,7 +131,9 @@ def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tup
     z = p[:, 2]
     cosine = (p * normals[index]).sum(-1).abs() / torch.linalg.vector_norm(p, dim=-1)
     tangent = (1 - cosine.square()).clamp_min(0).sqrt() / cosine.clamp_min(0.1)
-    slack = 0.015 + 2 * z / camera.focal * tangent  # what a slanted surface falls in two pixels
+    slack = (
+        camera.slack + 2 * z / camera.focal * tangent
+    )  # what a slanted surface falls in two pixels
     seen = (z <= nearest + slack) & (cosine > math.cos(camera.grazing))
     seen &= (z > camera.near) & (z < camera.far)
     seen &= deepest - nearest < 0.08 * z  # a sensor loses the pixels beside a jump in depth
@@ -144,7 +180,8 @@ def depth_frame(
     if camera.noise == 0:
         return index, p
     z = p[:, 2]
-    sigma = camera.noise * (0.0012 + 0.0019 * (z - 0.4).square())
+    least, growth = camera.depth_noise
+    sigma = camera.noise * (least + growth * (z - 0.4).square())
     white = torch.randn(len(z), generator=generator, device=z.device)
     patches = _smooth_field(camera, 12, generator)[pixel]  # noise of neighbours goes together
     measured = z * (1 + distortion[pixel]) + sigma * (0.6 * white + 0.8 * patches)
@@ -172,7 +209,7 @@ def scan_scene(
     T_world_fragment = T_world_camera[0]
     near = _in_view(scene.points, T_world_camera[:: max(1, len(trajectory) // 3)], camera)
     points, normals = scene.points[near], scene.normals[near]
-    distortion = 0.003 * camera.noise * _smooth_field(camera, 4, generator)
+    distortion = camera.distortion * camera.noise * _smooth_field(camera, 4, generator)
     T_fragment_camera = geometry.inverse(T_world_fragment) @ T_world_camera
     tracked = T_fragment_camera @ _drift(len(trajectory), camera, generator)
     total, count = torch.zeros_like(points), torch.zeros_like(points[:, 0])
@@ -195,7 +232,8 @@ def _in_view(points: Tensor, T_world_camera: Tensor, camera: DepthCamera) -> Ten
     """Return the index (V,) of the samples that cameras on this path may see."""
     eye, forward = T_world_camera[0, :3, 3].float(), T_world_camera[0, :3, 2].float()
     distance = torch.linalg.vector_norm(points - eye, dim=-1)
-    ahead = (points - eye) @ forward > 0.6 * distance - 1.0
+    cone = min(0.6, math.cos(min(camera.half_diagonal + 0.32, math.pi)))
+    ahead = (points - eye) @ forward > cone * distance - 1.0
     near = (ahead & (distance < camera.far + 0.5)).nonzero().squeeze(-1)
     candidates = points[near]
     wide = replace(camera, width=camera.width * 4 // 3, height=camera.height * 4 // 3)
@@ -236,11 +274,13 @@ def random_trajectory(
     focus: Float64 | None = None,
     after: Float64 | None = None,
     frames: int = 50,
+    enclosed: bool = False,
 ) -> Float64:
     """Draw T_world_camera (F, 4, 4), a hand-held path whose gaze slides over the scene.
 
     The gaze starts within 1.5 m of `focus` (anywhere by default), so that scans which share a focus
-    overlap. The path starts some steps from the end of the path `after`, or anywhere too.
+    overlap. The path starts some steps from the end of the path `after`, or anywhere too. With
+    `enclosed` it never starts behind a wall, where furniture that sticks out looks like floor.
     """
     reach = scene.coarse[scene.coarse[:, 2] < scene.floor + 2.2]
     if focus is not None:
@@ -256,9 +296,9 @@ def random_trajectory(
                 continue
         path = eye + _sway(frames, generator.uniform(0.1, 0.4), generator)
         gaze = target + _sway(frames, generator.uniform(0.1, 0.7), generator)
-        if _is_free(scene, path, target):
+        if _is_free(scene, path, target) and (not enclosed or scene.encloses(eye)):
             roll = np.radians(5) * _sway(frames, 1.0, generator)[:, 0]
-            return np.stack([_look_at(*view) for view in zip(path, gaze, roll, strict=True)])
+            return np.stack([look_at(*view) for view in zip(path, gaze, roll, strict=True)])
     raise VBRegError("no free place for a camera in this scene; is it a closed room, z up?")
 
 
@@ -282,7 +322,7 @@ def _is_free(scene: Scene, path: Float64, target: Float64) -> bool:
     return scene.clearance(ray) > 0.08
 
 
-def _look_at(eye: Float64, target: Float64, roll: float) -> Float64:
+def look_at(eye: Float64, target: Float64, roll: float) -> Float64:
     """Return T_world_camera (4, 4) of a camera at `eye` that looks at `target`."""
     forward = (target - eye) / np.linalg.norm(target - eye)
     right = np.cross(forward, [0.0, 0.0, 1.0])

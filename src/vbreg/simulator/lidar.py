@@ -1,4 +1,4 @@
-"""A spinning LiDAR is driven through a simulated street and makes posed scans.
+"""A LiDAR scans triangles; a spinning one is driven through a simulated street.
 
 Rays meet triangles exactly: every triangle is tested against the rays of the rings and columns
 that its outline spans, the nearest hit wins. Everything runs on a CPU or a GPU; numpy's generator
@@ -10,8 +10,9 @@ In the frame of the sensor x points forward, y left and z up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,16 +22,19 @@ from vbreg import geometry
 from vbreg.simulator.streets import ROAD_HALF_LENGTH, Street
 from vbreg.types import Float64
 
-MAX_TESTS_AT_ONCE = 1 << 20  # ray-triangle tests at a time
+MAX_TESTS_AT_ONCE = 1 << 18  # ray-triangle tests at a time, which a cache can hold
 
 
 @dataclass(frozen=True)
 class Lidar:
-    """This describes a sensor on a roof; by default it has 64 rings as in the KITTI drives."""
+    """This describes a sensor; by default it has 64 rings on a roof, as in the KITTI drives."""
 
     rings: int = 64
     columns: int = 2000
     elevation: tuple[float, ...] = (2.5, -8.3, -24.8)  # degrees; as many rings between each two
+    field: float = 360.0  # degrees from the right to the left, straight ahead in the middle
+    pattern: Literal["raster", "rosette"] = "raster"  # all rays, or those that a rosette meets
+    pulses: int = 60_000  # of a rosette, which meets some rays more than once
     height: float = 1.73  # above the road
     near: float = 2.7  # rays begin here
     far: float = 80.0
@@ -47,11 +51,28 @@ class Lidar:
         return torch.from_numpy(np.radians(degrees))
 
     def rays(self) -> Tensor:
-        """Return unit directions (R, C, 3) float32; the columns turn left from straight behind."""
+        """Return unit directions (R, C, 3) float32; the columns turn left through the field."""
         e = self.elevations()[:, None]
-        a = (torch.arange(self.columns) + 0.5) * (2 * math.pi / self.columns) - math.pi
+        field = math.radians(self.field)
+        a = (torch.arange(self.columns) + 0.5) * (field / self.columns) - field / 2
         x, y, z = e.cos() * a.cos(), e.cos() * a.sin(), e.sin().expand(-1, self.columns)
         return torch.stack([x, y, z], dim=-1).float()
+
+    def fired(self, generator: torch.Generator) -> Tensor:
+        """Draw which rays (R, C) one scan fires: all of a raster, and a new rosette every time."""
+        hit = torch.ones(self.rings, self.columns, dtype=torch.bool, device=generator.device)
+        if self.pattern == "raster":
+            return hit
+        # Two prisms turn against each other, 122 and 78 times a second at 100,000 pulses.
+        turn = 1e4 * torch.rand(2, 1, generator=generator, device=generator.device).double()
+        rate = 2 * math.pi * torch.tensor([[121.57e-5], [-77.73e-5]], device=turn.device)
+        angle = turn + rate * torch.arange(self.pulses, device=turn.device)  # (2, P)
+        across, up = 0.5 * angle.cos().sum(0), 0.5 * angle.sin().sum(0)  # in the unit disc
+        column = ((across + 1) / 2 * self.columns).long().clamp(0, self.columns - 1)
+        ring = ((1 - up) / 2 * self.rings).long().clamp(0, self.rings - 1)
+        hit[:] = False
+        hit[ring, column] = True
+        return hit
 
 
 def cast_rays(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
@@ -73,10 +94,10 @@ def cast_rays(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tensor]:
         hit = (side[:, :3] >= 0).all(-1) | (side[:, :3] <= 0).all(-1)
         hit &= (t > lidar.near) & (t < lidar.far)
         owner, ray, t = owner[hit], ray[hit], t[hit]
-        best = best.scatter_reduce(0, ray, t, "amin")
+        best.scatter_reduce_(0, ray, t, "amin")
         won = t == best[ray]
         # Chunks come in the order of the faces, so whoever wins later has the greater index.
-        face = face.scatter_reduce(0, ray[won], index[owner[won]], "amax")
+        face.scatter_reduce_(0, ray[won], index[owner[won]], "amax")
     shape = (lidar.rings, lidar.columns)
     return best.view(shape), face.view(shape)
 
@@ -117,13 +138,28 @@ def _ring_and_column_span(triangles: Tensor, lidar: Lidar) -> tuple[Tensor, Tens
     azimuth = torch.atan2(flat[..., 1], flat[..., 0])
     middle = azimuth[:, :1]
     swing = torch.remainder(azimuth - middle + math.pi, 2 * math.pi) - math.pi
-    step = 2 * math.pi / lidar.columns
-    left, right = ((middle + swing + math.pi) / step - 0.5).aminmax(dim=-1)
+    field = math.radians(lidar.field)
+    step = field / lidar.columns
+    left, right = ((middle + swing + field / 2) / step - 0.5).aminmax(dim=-1)
     column = left.ceil()
     columns = torch.where(below, lidar.columns, right.floor() - column + 1)
+    if lidar.field < 360:
+        column, columns = _within_field(left, right, below, lidar)
     seen = (nearest < lidar.far) & (rings > 0) & (columns > 0)
     count = torch.stack([rings, columns.long()], dim=-1) * seen.unsqueeze(-1)
     return torch.stack([ring, column.long()], dim=-1), count
+
+
+def _within_field(
+    left: Tensor, right: Tensor, below: Tensor, lidar: Lidar
+) -> tuple[Tensor, Tensor]:
+    """Return first column and number of columns (F,) of spans in a field of up to 180 degrees."""
+    circle = 360 / lidar.field * lidar.columns
+    middle = (left + right) / 2 - (lidar.columns - 1) / 2  # columns to the left of straight ahead
+    turns = circle * (middle / circle).round()
+    first = torch.where(below, 0.0, (left - turns).ceil().clamp_min(0))
+    last = torch.where(below, lidar.columns - 1.0, (right - turns).floor())
+    return first, last.clamp_max(lidar.columns - 1) - first + 1
 
 
 def scan_street(
@@ -135,16 +171,31 @@ def scan_street(
 ) -> Tensor:
     """Turn the sensor once at `time` seconds: return points (N, 3) float64 in its frame."""
     triangles, relief = street.triangles_at(time, T_world_sensor[:2, 3])
+    return scan_triangles(triangles, relief, street.waves, T_world_sensor, lidar, generator)
+
+
+def scan_triangles(
+    triangles: Tensor,
+    relief: Tensor,
+    waves: Callable[[Tensor], Tensor],
+    T_world_sensor: Float64,
+    lidar: Lidar,
+    generator: torch.Generator,
+) -> Tensor:
+    """Scan triangles (F, 3, 3) of the world once: return points (N, 3) in the sensor's frame.
+
+    `relief` (F,) is the rms height of the `waves` on each; these return heights of unit variance.
+    """
     device = triangles.device
     T = torch.as_tensor(T_world_sensor, device=device)
     local = geometry.apply(geometry.inverse(T), triangles.double().view(-1, 3)).view(-1, 3, 3)
     distance, face = cast_rays(local, lidar)
-    ring, column = (face >= 0).nonzero().unbind(-1)
+    ring, column = ((face >= 0) & lidar.fired(generator)).nonzero().unbind(-1)
     distance, face = distance[ring, column], face[ring, column]
     a, b, c = local[face].float().unbind(1)
     normal = torch.nn.functional.normalize(torch.linalg.cross(b - a, c - a), dim=-1)
     ray = lidar.rays().to(device)[ring, column]
-    bump = relief[face] * street.waves(geometry.apply(T.float(), ray * distance.unsqueeze(-1)))
+    bump = relief[face] * waves(geometry.apply(T.float(), ray * distance.unsqueeze(-1)))
     cosine = (ray * normal).sum(-1).abs()
     # An echo weakens with the square of the range and with the slant.
     strength = cosine * (lidar.reach / distance).square()
@@ -155,10 +206,10 @@ def scan_street(
     points = ray * measured.unsqueeze(-1) + normal * bump.unsqueeze(-1)
     kept &= (measured > lidar.near) & (measured < lidar.far) & (points[:, 2] < lidar.ceiling)
     points = points[kept].double()
-    return points if lidar.voxel_size is None else _first_in_each_voxel(points, lidar.voxel_size)
+    return points if lidar.voxel_size is None else first_in_each_voxel(points, lidar.voxel_size)
 
 
-def _first_in_each_voxel(points: Tensor, size: float) -> Tensor:
+def first_in_each_voxel(points: Tensor, size: float) -> Tensor:
     """Return the first point (N, 3) of each voxel."""
     x, y, z = (points / size).floor().long().unbind(-1)
     voxels, voxel = torch.unique((x << 40) + (y << 20) + z, return_inverse=True)
@@ -168,14 +219,18 @@ def _first_in_each_voxel(points: Tensor, size: float) -> Tensor:
 
 
 def random_drive(
-    street: Street, generator: np.random.Generator, count: int, height: float = Lidar.height
+    street: Street,
+    generator: np.random.Generator,
+    count: int,
+    height: float = Lidar.height,
+    step: tuple[float, float] = (4.0, 12.0),
 ) -> tuple[Float64, Float64]:
-    """Draw T_world_sensor (count, 4, 4) along the road, 4 to 12 m apart, and times (count,).
+    """Draw T_world_sensor (count, 4, 4) along the road, `step` m apart, and times (count,).
 
     Some look back, from the other lane and at another time; on a crossing some are turning.
     """
     limit = 0.4 * ROAD_HALF_LENGTH
-    steps = generator.uniform(4, 12, count).cumsum()
+    steps = generator.uniform(*step, count).cumsum()
     steps += generator.uniform(-15, 15) - steps.mean()
     poses, times = [], []
     for s in limit - np.abs((steps + limit) % (4 * limit) - 2 * limit):  # to and fro
@@ -184,14 +239,14 @@ def random_drive(
         yaw = generator.normal(0, 0.03) + back * np.pi
         if street.road.crosses(s) and generator.random() < 0.4:
             yaw += generator.uniform(-1.5, 1.5)
-        T = street.road.car_pose(s, lane) @ _rotation(yaw, *generator.normal(0, 0.008, 2))
+        T = street.road.car_pose(s, lane) @ rotation(yaw, *generator.normal(0, 0.008, 2))
         T[2, 3] += height + generator.normal(0, 0.02)
         poses.append(T)
         times.append(generator.uniform(200, 300) if back else s / 8)
     return np.stack(poses), np.array(times)
 
 
-def _rotation(yaw: float, pitch: float, roll: float) -> Float64:
+def rotation(yaw: float, pitch: float, roll: float) -> Float64:
     """Return the pose (4, 4) that rolls about x, pitches about y, then yaws about z."""
     (cy, cp, cr), (sy, sp, sr) = np.cos([yaw, pitch, roll]), np.sin([yaw, pitch, roll])
     T = np.eye(4)

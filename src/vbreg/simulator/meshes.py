@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from vbreg.types import Float64, Int64
 
@@ -29,6 +31,10 @@ class Mesh:
         turn = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
         lean = np.array([[1, 0, 0], [0, ct, -st], [0, st, ct]])
         return Mesh(self.vertices @ (turn @ lean).T + np.asarray(shift), self.faces)
+
+    def triangles(self) -> Tensor:
+        """Return the corners (F, 3, 3) of all faces, float32."""
+        return torch.from_numpy(self.vertices[self.faces].astype(np.float32))
 
 
 Maker = Callable[[Generator], Mesh]

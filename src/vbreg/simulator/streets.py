@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vbreg import geometry
 from vbreg.simulator import street_objects
-from vbreg.simulator.meshes import Generator, Mesh, blob, box, sheet
+from vbreg.simulator.meshes import Generator, blob, box, sheet
+from vbreg.simulator.relief import Waves, random_waves
 from vbreg.simulator.street_objects import (
     ASPHALT,
     GRASS,
@@ -134,8 +135,7 @@ class Street:
     relief: Tensor  # (F,) rms height of the waves on each
     movers: tuple[Mover, ...]
     road: Road
-    wave: Tensor  # (W, 3) wave vectors of the relief, fixed in the world
-    phase: Tensor  # (W,)
+    waves: Waves  # of the relief: height of unit variance at points (N, 3) of the world
 
     @property
     def device(self) -> torch.device:
@@ -149,8 +149,7 @@ class Street:
             triangles=self.triangles.to(device),
             relief=self.relief.to(device),
             movers=tuple(replace(m, triangles=m.triangles.to(device)) for m in self.movers),
-            wave=self.wave.to(device),
-            phase=self.phase.to(device),
+            waves=self.waves.to(device),
         )
 
     def triangles_at(self, time: float, eye: ArrayLike = (np.inf, np.inf)) -> tuple[Tensor, Tensor]:
@@ -168,31 +167,18 @@ class Street:
         relief = torch.cat([self.relief, self.relief.new_full((moving,), METAL)])
         return torch.cat(triangles), relief
 
-    def waves(self, points: Tensor) -> Tensor:
-        """Return the height (N,) of the relief at points (N, 3) of the world, of unit variance."""
-        return torch.sin(points @ self.wave.T + self.phase).sum(-1) * math.sqrt(2 / len(self.wave))
-
 
 def assemble_street(
     parts: Sequence[Part], road: Road, generator: Generator, movers: Sequence[Mover] = ()
 ) -> Street:
     """Put parts that lie in the world together to a street."""
-    direction = generator.normal(size=(12, 3))
-    length = np.geomspace(0.5, 6.0, 12)[:, None]
-    wave = 2 * np.pi / length * direction / np.linalg.norm(direction, axis=-1, keepdims=True)
     return Street(
-        torch.cat([_triangles(mesh) for mesh, _ in parts]),
+        torch.cat([mesh.triangles() for mesh, _ in parts]),
         torch.cat([torch.full((len(mesh.faces),), relief) for mesh, relief in parts]),
         tuple(movers),
         road,
-        torch.from_numpy(wave).float(),
-        torch.from_numpy(generator.uniform(0, 2 * np.pi, 12)).float(),
+        random_waves(generator, 0.5, 6.0),
     )
-
-
-def _triangles(mesh: Mesh) -> Tensor:
-    """Return the corners (F, 3, 3) of all faces."""
-    return torch.from_numpy(mesh.vertices[mesh.faces].astype(np.float32))
 
 
 # --- the whole street -----------------------------------------------------------------------------
@@ -260,7 +246,7 @@ def _traffic(road: Road, kind: StreetKind, generator: Generator) -> list[Mover]:
         )[g.choice(3, p=[0.5, 0.15, 0.35])]
         way = g.choice([-1, 1])  # all keep right
         start = g.uniform(-ROAD_HALF_LENGTH, ROAD_HALF_LENGTH)
-        movers.append(Mover(_triangles(make(g)), start, -way * offset, way * speed))
+        movers.append(Mover(make(g).triangles(), start, -way * offset, way * speed))
     return movers
 
 
