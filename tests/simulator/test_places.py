@@ -1,10 +1,8 @@
-"""Places follow from kind and seed, their poses are true, and the stream is always the same."""
+"""Places follow from kind and seed, and their poses are true."""
 
 import math
-import multiprocessing
-import time
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +18,12 @@ from vbreg.simulator.places import (
     PLACE_KINDS,
     Place,
     PosedScan,
-    _order,
     make_place,
-    stream_places,
 )
 from vbreg.simulator.relief import random_waves
 from vbreg.simulator.viewpoints import random_stand
 
 MADE_UP = [kind for kind in PLACE_KINDS if kind != MESH]
-QUICK = {"object_turntable": 3.0, "object_table": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -167,56 +162,3 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         make_place("street_car", -1)
     with pytest.raises(VBRegError, match="vertices"):
         make_place(MESH, 0, mesh=tmp_path / "nowhere.npz")
-
-
-# --- the stream
-
-
-def test_the_stream_is_make_place_in_order() -> None:
-    one = list(islice(stream_places(QUICK, 3, workers=0), 2))
-    assert_equal(one[0], make_place(one[0].kind, one[0].seed))
-    assert len({place.seed for place in one}) == 2
-    (later,) = islice(stream_places(QUICK, 3, workers=0, first=1), 1)
-    assert_equal(later, one[1])
-
-
-def test_workers_give_the_same_stream_and_end() -> None:
-    stream = stream_places({"object_turntable": 1.0}, 5, workers=1, ahead=2)
-    made = list(islice(stream, 2))
-    assert multiprocessing.active_children()
-    start = time.monotonic()
-    stream.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - start < 60
-    assert not multiprocessing.active_children()
-    for place, expected in zip(
-        made, stream_places({"object_turntable": 1.0}, 5, workers=0), strict=False
-    ):
-        assert_equal(place, expected)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_names_its_place(workers: int, tmp_path: Path) -> None:
-    stream = stream_places({MESH: 1.0}, 0, workers, meshes=[tmp_path / "nowhere.npz"])
-    with pytest.raises(VBRegError, match=r"'mesh' of .*nowhere.npz with seed \d+ failed"):
-        next(stream)
-    assert list(stream) == []
-
-
-def test_kinds_follow_their_weights() -> None:
-    orders = [_order({"street_car": 3.0, "room_camera": 1.0}, 0, k, []) for k in range(400)]
-    assert np.mean([kind == "street_car" for kind, *_ in orders]) == pytest.approx(0.75, abs=0.07)
-
-
-def test_mistakes_of_a_stream_are_told_at_once() -> None:
-    for kinds, word in (
-        ({"cellar": 1.0}, "cellar"),
-        ({"street_car": -1.0}, "weight"),
-        ({"street_car": math.nan}, "weight"),
-        ({"street_car": 0.0}, "above 0"),
-        ({}, "above 0"),
-        ({MESH: 1.0}, "meshes"),
-    ):
-        with pytest.raises(VBRegError, match=word):
-            stream_places(kinds, 0)
-    with pytest.raises(VBRegError, match="workers"):
-        stream_places({"street_car": 1.0}, 0, workers=-1)

@@ -8,7 +8,7 @@ The data take one way, file by file:
     -> movables                       what is moved, added or taken away between two scans
     -> depth_camera, lidar            how a sensor sees; `sensors` lists those that people use
     -> viewpoints -> surveys          where it stands; six to ten scans of one place
-    -> places                         a place by kind and seed, or a stream of them without end
+    -> places                         a place by kind and seed
 
     generator, noise = np.random.default_rng(0), torch.Generator().manual_seed(0)
     scene = sample_surface(make_room("office", generator), generator)
@@ -18,8 +18,7 @@ The data take one way, file by file:
     street = make_street(generator, "residential")
     (points, T_world_scan), *others = drive_and_scan(street, generator, count=2)
 
-    for place in stream_places({"room_camera": 2.0, "building_tripod": 1.0}, seed=0, workers=2):
-        source, target, *others = place.scans
+    source, target, *others = make_place("building_tripod", seed=3).scans
 """
 
 from vbreg.simulator.buildings import make_building
@@ -34,7 +33,7 @@ from vbreg.simulator.depth_camera import (
 from vbreg.simulator.lidar import Lidar, drive_and_scan, scan_street, scan_triangles
 from vbreg.simulator.meshes import Mesh
 from vbreg.simulator.movables import Movable
-from vbreg.simulator.places import PLACE_KINDS, Place, PosedScan, make_place, stream_places
+from vbreg.simulator.places import PLACE_KINDS, Place, PosedScan, make_place
 from vbreg.simulator.rooms import ROOM_KINDS, make_room
 from vbreg.simulator.streets import SETTINGS, Street, make_street
 
@@ -61,5 +60,4 @@ __all__ = [
     "scan_scene",
     "scan_street",
     "scan_triangles",
-    "stream_places",
 ]

@@ -1,26 +1,18 @@
-"""Places with posed scans are made here by kind and seed, one by one or as an endless stream.
+"""Places with posed scans are made here by kind and seed.
 
     place = make_place("building_tripod", seed=3)
-    for place in stream_places({"room_camera": 2.0, "street_car": 1.0}, seed=0, workers=2): ...
 
-A place is the same in every run: it follows from its kind and its seed alone. The stream is the
-same too, since it yields its places in order, however many workers make them.
+A place is the same in every run: it follows from its kind and its seed alone.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
-from multiprocessing import get_context
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vbreg.errors import VBRegError
 from vbreg.simulator import sensors, surveys
@@ -30,7 +22,7 @@ from vbreg.simulator.meshes import Generator, Mesh, crop, floor_height, surface_
 from vbreg.simulator.rooms import ROOM_KINDS, make_room
 from vbreg.simulator.surveys import PosedScan, Survey
 
-__all__ = ["MESH", "PLACE_KINDS", "Place", "PosedScan", "make_place", "stream_places"]
+__all__ = ["MESH", "PLACE_KINDS", "Place", "PosedScan", "make_place"]
 
 MIN_SCANS = 4  # of a place; one with fewer is drawn again
 MAX_ATTEMPTS = 10
@@ -208,108 +200,3 @@ def _check(kind: str, has_mesh: bool) -> None:
         raise VBRegError(f"no kind of place is {kind!r}; choose one of {', '.join(PLACE_KINDS)}")
     if (kind == MESH) != has_mesh:
         raise VBRegError(f"a place {kind!r} needs {'a' if kind == MESH else 'no'} mesh file")
-
-
-# --- the stream ----------------------------------------------------------------------------------
-
-Order = tuple[str, int, Path | None]  # kind, seed, mesh file
-
-_stopped: Event | None = None  # of a worker: set when its places are no longer wanted
-
-
-def stream_places(
-    kinds: Mapping[str, float],
-    seed: int,
-    workers: int = 2,
-    *,
-    ahead: int | None = None,
-    first: int = 0,
-    meshes: Sequence[Path | str] = (),
-) -> Iterator[Place]:
-    """Yield places without end, kinds drawn by their weights, in the same order in every run.
-
-    `workers` processes of one thread each run up to `ahead` places before the reader (by default
-    twice as many as there are workers); 0 makes the places in this process. The order does not
-    depend on `workers`, so training that starts again from the place number `first` sees what it
-    would have seen; the price is that a slow place holds up the quicker ones behind it, up to
-    `ahead` of them. The kind "mesh" draws one of `meshes`.
-
-    Close the iterator to end the workers; they finish the place at hand. A script that uses workers
-    needs `if __name__ == "__main__":`, as everything that starts processes.
-    """
-    for kind, weight in kinds.items():
-        _check(kind, kind == MESH)
-        if not (np.isfinite(weight) and weight >= 0):
-            raise VBRegError(f"the weight of {kind!r} is {weight}; it must be a number from 0 on")
-    if not sum(kinds.values()) > 0:
-        raise VBRegError("no kind of place has a weight above 0")
-    if kinds.get(MESH, 0) > 0 and not meshes:
-        raise VBRegError("the kind 'mesh' needs files; give meshes=[...]")
-    ahead = 2 * workers if ahead is None else ahead
-    if workers < 0 or first < 0 or (workers and ahead < 1):
-        raise VBRegError(
-            f"workers={workers} and first={first} must be 0 or more, ahead={ahead} 1 or more"
-        )
-    orders = (_order(kinds, seed, k, [Path(mesh) for mesh in meshes]) for k in count(first))
-    return _in_order(orders, workers, ahead) if workers else _one_by_one(orders)
-
-
-def _order(kinds: Mapping[str, float], seed: int, k: int, meshes: Sequence[Path]) -> Order:
-    """Draw what the place number `k` of a stream is."""
-    generator = np.random.default_rng([seed, k])
-    names, weights = list(kinds), np.array(list(kinds.values()))
-    kind = names[generator.choice(len(names), p=weights / weights.sum())]
-    mesh = meshes[int(generator.integers(len(meshes)))] if kind == MESH else None
-    return kind, int(generator.integers(1 << 62)), mesh
-
-
-def _one_by_one(orders: Iterator[Order]) -> Iterator[Place]:
-    """Yield the places, each made when it is asked for."""
-    for order in orders:
-        try:
-            place = make_place(*order)
-        except Exception as error:
-            raise _failure(order, error) from error
-        yield place
-
-
-def _in_order(orders: Iterator[Order], workers: int, ahead: int) -> Iterator[Place]:
-    """Yield the places that worker processes make, in order."""
-    context = get_context("spawn")
-    stopped = context.Event()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (stopped,))
-    waiting: deque[tuple[Order, Future[Place | None]]] = deque()
-    try:
-        while True:
-            while len(waiting) < ahead:
-                order = next(orders)
-                waiting.append((order, pool.submit(_make_unless_stopped, order)))
-            order, future = waiting.popleft()
-            try:
-                place = future.result()
-            except Exception as error:
-                raise _failure(order, error) from error
-            assert place is not None
-            yield place
-    finally:
-        stopped.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _failure(order: Order, error: Exception) -> VBRegError:
-    """Make the error that names the place which could not be made."""
-    kind, seed, mesh = order
-    source = f" of {mesh}" if mesh else ""
-    return VBRegError(f"the place {kind!r}{source} with seed {seed} failed: {error!r}")
-
-
-def _start_worker(stopped: Event) -> None:
-    """Set a worker to one thread."""
-    global _stopped
-    _stopped = stopped
-    torch.set_num_threads(1)
-
-
-def _make_unless_stopped(order: Order) -> Place | None:
-    """Make a place in a worker; None when nobody waits for it any more."""
-    return None if _stopped is not None and _stopped.is_set() else make_place(*order)
