@@ -67,12 +67,13 @@ ALLOWED = {
     "render": "errors io types",
     "losses": "compatibility network",
     "estimation": "compatibility geometry voting",
-    "pretrained": "errors network voting",
+    "weights_file": "errors",
+    "pretrained": "errors network voting weights_file",
     "frames": "errors inputs types",
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs",
-    "descriptors": "backends errors inputs scale",
+    "descriptors": "backends clouds errors inputs scale weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
     "matching": "clouds descriptors errors frames inputs scale timing types",
@@ -92,8 +93,8 @@ ALLOWED = {
         "pretrained registration scale timing types voting"
     ),
     "training": (
-        "backends datasets descriptors errors geometry io losses matching metrics network "
-        "pretrained recording registration scale types voting"
+        "backends clouds datasets descriptors errors geometry io losses matching metrics network "
+        "pretrained recording registration scale simulator types voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics scale types"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
-from vbreg.descriptors import Descriptor, DescriptorName, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorName, LearnedDescriptor, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES, Cloud
@@ -38,6 +38,7 @@ class DescribedCloud:
     normals: Tensor | None  # (N, 3) unit; None where descriptors come from a file
     descriptors: Tensor  # (N, D); a row of zeros where a point has none
     origin: Float64  # (3,) of the local frame in the user's
+    saliency: Tensor | None = None  # (N,) larger where a match is more likely to be right
 
     def __len__(self) -> int:
         return len(self.points)
@@ -48,8 +49,11 @@ class DescribedCloud:
 
     def take(self, rows: Tensor) -> DescribedCloud:
         """Return the cloud of some of the points, described as they were among all."""
-        normals = None if self.normals is None else self.normals[rows]
-        return DescribedCloud(self.points[rows], normals, self.descriptors[rows], self.origin)
+        normals, saliency = (
+            None if part is None else part[rows] for part in (self.normals, self.saliency)
+        )
+        described = self.descriptors[rows]
+        return DescribedCloud(self.points[rows], normals, described, self.origin, saliency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +68,19 @@ class MatchedClouds:
     scale: Scale
 
     def thinned(self, most: int) -> MatchedClouds:
-        """Return at most so many of the matches, chosen evenly, the same in every call."""
-        if len(self.source_index) <= most:
+        """Return at most so many of the matches, the same in every call.
+
+        They are those that the descriptor thinks most of, where it does; else they are chosen
+        evenly.
+        """
+        i, j = self.source_index, self.target_index
+        if len(i) <= most:
             return self
-        rows = evenly(len(self.source_index), most).to(self.source_index.device)
+        if self.source.saliency is not None and self.target.saliency is not None:
+            worth = self.source.saliency[i] + self.target.saliency[j]
+            rows = worth.topk(most).indices.sort().values
+        else:
+            rows = evenly(len(i), most).to(i.device)
         kept = self.source_index[rows], self.target_index[rows]
         return replace(self, source_index=kept[0], target_index=kept[1])
 
@@ -117,7 +130,12 @@ def describe(
                 f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
                 "this cloud)"
             )
-    return describe_points(points, local.origin, scale, descriptor=descriptor, clock=clock)
+        detail = None
+        if isinstance(compute := descriptor_named(descriptor), LearnedDescriptor):
+            detail = voxel_downsample(local.points.to(device), scale.detail_size)
+    return describe_points(
+        points, local.origin, scale, descriptor=compute, detail=detail, clock=clock
+    )
 
 
 def describe_points(
@@ -126,6 +144,7 @@ def describe_points(
     scale: Scale,
     *,
     descriptor: DescriptorName | Descriptor = "fpfh",
+    detail: Tensor | None = None,  # (F, 3) finer points of the same cloud, for a learned descriptor
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
@@ -133,8 +152,11 @@ def describe_points(
     with clock("normals"):
         direction = normals(points, scale.normal_radius)
     with clock("descriptors"):
-        found = compute(points, direction, scale)
-        rows = _checked_descriptors(found, descriptor, points)
+        if isinstance(compute, LearnedDescriptor):
+            fine = points if detail is None else detail
+            found = compute.with_detail(points, direction, fine, scale)
+            return DescribedCloud(points, direction, found.descriptors, origin, found.saliency)
+        rows = _checked_descriptors(compute(points, direction, scale), descriptor, points)
     return DescribedCloud(points, direction, rows, origin)
 
 

@@ -13,9 +13,10 @@ PresetName: TypeAlias = Literal["indoor", "outdoor"]
 
 VOXEL_SIZES: Mapping[str, float] = {"indoor": 0.05, "outdoor": 0.30}  # metres, by preset
 
-_INLIER_THRESHOLD = 2.0  # voxels; so are the next two
+_INLIER_THRESHOLD = 2.0  # voxels; so are the next three
 _NORMAL_RADIUS = 2.0
 _FEATURE_RADIUS = 5.0
+_DETAIL_SIZE = 0.5
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Scale:
     def normal_radius(self) -> float:
         """The radius of the neighbourhood that gives a normal."""
         return _NORMAL_RADIUS * self.voxel_size
+
+    @property
+    def detail_size(self) -> float:
+        """The voxel size of the finer points that show a learned descriptor the relief."""
+        return _DETAIL_SIZE * self.voxel_size
 
     @property
     def feature_radius(self) -> float:

@@ -16,7 +16,7 @@ from rich.progress import track
 from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
-from vbreg.descriptors import DESCRIPTORS, descriptor_named
+from vbreg.descriptors import DESCRIPTORS, WEIGHTS_SUFFIX, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
@@ -81,7 +81,8 @@ class Settings:
 def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
     """Open the pairs of the data set, with the stored descriptors where these are asked for."""
     kind, _, stored = settings.descriptor.partition(":")
-    known = settings.descriptor in DESCRIPTORS or (kind in (STORED, MATCHES) and stored)
+    known = settings.descriptor in DESCRIPTORS or settings.descriptor.endswith(WEIGHTS_SUFFIX)
+    known = known or bool(kind in (STORED, MATCHES) and stored)
     if not known:
         raise VBRegError(
             f"descriptor {settings.descriptor!r}: expected {', '.join(DESCRIPTORS)} (computed "

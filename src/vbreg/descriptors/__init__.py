@@ -6,16 +6,19 @@ numbers, a row of zeros where a point has too little round it. To ship a new one
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from torch import Tensor
 
 from vbreg.descriptors.fpfh import fpfh
+from vbreg.descriptors.learned import LearnedDescriptor, load_descriptor
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 
 Descriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]
 DescriptorName: TypeAlias = Literal["fpfh"]
+WEIGHTS_SUFFIX = ".safetensors"
 
 DESCRIPTORS: Mapping[str, Descriptor] = {
     "fpfh": lambda points, normals, scale: fpfh(points, normals, scale.feature_radius),
@@ -26,6 +29,8 @@ def descriptor_named(descriptor: str | Descriptor) -> Descriptor:
     """Return the descriptor of that name; a function is its own answer."""
     if callable(descriptor):
         return descriptor
+    if str(descriptor).endswith(WEIGHTS_SUFFIX):
+        return load_descriptor(Path(descriptor))
     if descriptor not in DESCRIPTORS:
         raise VBRegError(
             f"descriptor {descriptor!r}: expected {', '.join(map(repr, DESCRIPTORS))}, or a "
@@ -38,6 +43,7 @@ __all__ = [
     "DESCRIPTORS",
     "Descriptor",
     "DescriptorName",
+    "LearnedDescriptor",
     "descriptor_named",
     "fpfh",
 ]

@@ -1,0 +1,136 @@
+"""What matches a descriptor gives: inlier ratio, recall with the same estimator, time, parameters.
+
+    python benchmarks/descriptors.py --root DATA/3dmatch fpfh runs/*/weights.safetensors
+    python benchmarks/descriptors.py --root DATA/kitti/dev --dataset kitti fpfh mine.safetensors
+
+Every descriptor goes through the front end that ships, on the same pairs. `--rotate` turns every
+cloud at random first, which a descriptor should not notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from vbreg.backends import devices
+from vbreg.backends.devices import choose_device
+from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
+from vbreg.datasets import Pair
+from vbreg.descriptors import LearnedDescriptor, descriptor_named
+from vbreg.geometry import random_rotation
+from vbreg.matching import describe
+from vbreg.methods import open_method
+from vbreg.metrics import pose_error
+
+TIMED_CLOUDS = 20
+
+
+class Line(NamedTuple):
+    """A row of the table; shares in per cent."""
+
+    descriptor: str
+    dataset: str
+    points: str
+    pairs: int
+    inlier_ratio: float
+    enough: float  # pairs with more than 5 % of right matches
+    recall: float
+    milliseconds: float  # of describing a cloud, thinning and normals included
+    parameters: int
+
+
+def turned(pair: Pair, seed: int) -> Pair:
+    """Return the pair with either cloud turned about its middle by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    moves, clouds = [], []
+    for cloud in (pair.source, pair.target):
+        R = random_rotation(1, generator=generator)[0].double().numpy()
+        T = np.eye(4)
+        T[:3, :3] = R
+        T[:3, 3] = cloud.mean(0) - R @ cloud.mean(0)
+        moves.append(T)
+        clouds.append(cloud @ R.T + T[:3, 3])
+    truth = moves[1] @ pair.T_target_source @ np.linalg.inv(moves[0])
+    return replace(pair, source=clouds[0], target=clouds[1], T_target_source=truth, ids=None)
+
+
+def lines(options: argparse.Namespace, device: torch.device) -> Iterator[Line]:
+    method = open_method(options.method, device)
+    for name in options.descriptors:
+        for count in options.points:
+            settings = Settings.of(options.dataset, descriptor=name, points=count)
+            pairs = open_sequence(settings, options.root).select(every=options.every)
+            source = problem_source(settings, options.root, device)
+            ratios, right, clouds = [], [], []
+            title = f"{Path(name).parent.name or ''} {name[-24:]} {settings.dataset} {count or ''}"
+            for k, pair in enumerate(track(pairs, title, len(pairs), console=Console(stderr=True))):
+                given = turned(pair, k) if options.rotate else pair
+                labelled = Labelled.of(given, source(given))
+                ratios.append(labelled.inlier_ratio)
+                found = method(labelled.problem).T_target_source
+                error = pose_error(torch.from_numpy(found), torch.from_numpy(given.T_target_source))
+                right.append(bool(error.success(settings.rotation, settings.translation)))
+                if k < TIMED_CLOUDS:
+                    clouds.append(pair.source)
+            compute = descriptor_named(name)
+            seconds = []
+            for cloud in clouds:
+                devices.wait(device)
+                began = time.perf_counter()
+                describe(cloud, settings.scale, descriptor=compute, device=device)
+                devices.wait(device)
+                seconds.append(time.perf_counter() - began)
+            size = 0
+            if isinstance(compute, LearnedDescriptor):
+                size = sum(p.numel() for p in compute.network.parameters())
+            yield Line(
+                name,
+                options.dataset,
+                str(count or "all"),
+                len(right),
+                round(100 * float(np.mean(ratios)), 2),
+                round(100 * float(np.mean(np.array(ratios) > 0.05)), 1),
+                round(100 * float(np.mean(right)), 2),
+                round(1000 * float(np.median(seconds[1:] or seconds)), 1),
+                size,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("descriptors", nargs="+", help="fpfh, or a weights file")
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--dataset", default="3dlomatch", help="3dmatch, 3dlomatch or kitti")
+    parser.add_argument("--method", default="vbreg:fast", help="the estimator")
+    parser.add_argument("--points", type=int, nargs="+", default=[0], help="keypoints; 0: all")
+    parser.add_argument("--every", type=int, default=1, help="every n-th pair")
+    parser.add_argument("--rotate", action="store_true", help="turn every cloud at random first")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("-o", "--output", type=Path, help="a CSV file")
+    options = parser.parse_args()
+    options.points = [count or None for count in options.points]
+    rows = []
+    for line in lines(options, choose_device(options.device)):
+        print("  ".join(f"{k} {v}" for k, v in line._asdict().items()), flush=True)
+        rows.append(line)
+        if options.output:
+            with options.output.open("w", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(Line._fields)
+                writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

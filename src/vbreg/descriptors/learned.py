@@ -1,0 +1,64 @@
+"""The learned descriptor as `register` uses it: weights from a file, a cloud in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vbreg.descriptors.network import Described, DescriptorNetwork
+from vbreg.descriptors.prepared import DescriptorConfig, prepare
+from vbreg.errors import FileFormatError
+from vbreg.scale import Scale
+from vbreg.weights_file import do_not_fit, fill, read_weights, save_weights
+
+
+class LearnedDescriptor:
+    """Describes points by a trained network; all lengths are taken in units of the voxel size."""
+
+    def __init__(self, network: DescriptorNetwork) -> None:
+        self.network = network.eval()
+
+    def __call__(self, points: Tensor, normals: Tensor, scale: Scale) -> Tensor:
+        """Return (N, D) for points (N, 3), one a voxel, that are all that is known of a cloud."""
+        return self.with_detail(points, normals, points, scale).descriptors
+
+    @torch.inference_mode()
+    def with_detail(
+        self, points: Tensor, normals: Tensor, detail: Tensor, scale: Scale
+    ) -> Described:
+        """Describe points (N, 3), one a voxel, of a cloud whose finer points are `detail`."""
+        network = self.network.to(points.device)
+        v = scale.voxel_size
+        found: Described = network(prepare(points / v, normals, detail / v, network.config))
+        return found
+
+
+def save_descriptor(
+    path: str | Path, network: DescriptorNetwork, about: Mapping[str, Any] | None = None
+) -> str:
+    """Write a descriptor's weights and configuration; return the checksum written."""
+    header = {"descriptor": asdict(network.config), "about": dict(about or {})}
+    return save_weights(path, network, header)
+
+
+@lru_cache(maxsize=4)
+def load_descriptor(path: Path) -> LearnedDescriptor:
+    """Load the descriptor of a weights file: every tensor and no other."""
+    if not path.is_file():
+        raise FileFormatError(f"no weights at {path}: give a .safetensors file that vbreg wrote")
+    header, tensors = read_weights(path)
+    try:
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in header["descriptor"].items()
+        }
+        network = DescriptorNetwork(DescriptorConfig(**values))
+    except (KeyError, TypeError, ValueError) as error:
+        raise do_not_fit(path, error) from error
+    fill(network, tensors, header, path)
+    return LearnedDescriptor(network)

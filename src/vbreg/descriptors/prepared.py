@@ -1,0 +1,98 @@
+"""What the learned descriptor is given of a cloud, and how clouds are packed into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vbreg.descriptors.fpfh import fpfh
+from vbreg.descriptors.pyramid import SPACINGS, Level, Pyramid, build_pyramid
+
+LocalShape = Literal["fpfh", "patch", "relief"]
+FPFH_RADII = (3.0, 5.0)  # voxels
+
+
+@dataclass(frozen=True)
+class DescriptorConfig:
+    """The parts of a learned descriptor."""
+
+    local: tuple[LocalShape, ...] = ("fpfh", "relief")  # what is known of a point by itself
+    widths: tuple[int, ...] = (64, 128, 192)  # of the levels at 1, 2 and 4 voxels; none: no graph
+    depths: tuple[int, ...] = (2, 3, 3)  # layers of each level on the way down
+    depth_up: int = 2  # layers of the finest level on the way up
+    neighbors: int = 16  # that a point looks at
+    heads: int = 4
+    patch_width: int = 64
+    patch_radius: float = 5.0  # voxels
+    patch_points: int = 100
+    output: int = 32
+
+    def __post_init__(self) -> None:
+        if not self.local:
+            raise ValueError("local = (): expected at least one of 'fpfh', 'patch', 'relief'")
+        if self.widths and not len(self.widths) == len(self.depths) == len(SPACINGS):
+            raise ValueError(
+                f"widths = {self.widths}, depths = {self.depths}: expected {len(SPACINGS)} each"
+            )
+
+
+class Prepared(NamedTuple):
+    """What the network is given of one cloud, or of several packed into one."""
+
+    pyramid: Pyramid
+    fpfh: Tensor | None  # (N, 66)
+
+
+def prepare(points: Tensor, normals: Tensor, detail: Tensor, config: DescriptorConfig) -> Prepared:
+    """Return what a network of this configuration sees of a cloud; lengths are in voxels."""
+    pyramid = build_pyramid(
+        points,
+        normals,
+        detail,
+        neighbors=config.neighbors,
+        patch_radius=config.patch_radius,
+        patch_points=config.patch_points if "patch" in config.local else 1,
+    )
+    described = None
+    if "fpfh" in config.local:
+        described = torch.cat([fpfh(points, normals, radius) for radius in FPFH_RADII], dim=-1)
+    return Prepared(pyramid, described)
+
+
+def pack(clouds: Sequence[Prepared]) -> Prepared:
+    """Put clouds into one, whose points look at points of their own cloud alone."""
+    pyramids = [cloud.pyramid for cloud in clouds]
+    sizes = [[len(level.points) for level in pyramid.levels] for pyramid in pyramids]
+
+    def joined(tables: Sequence[Tensor], seen: Sequence[int]) -> Tensor:
+        starts = [sum(seen[:k]) for k in range(len(seen))]
+        return torch.cat([t + start for t, start in zip(tables, starts, strict=True)])
+
+    def each(name: str, offset: int) -> tuple[Tensor, ...]:
+        tables = [getattr(pyramid, name) for pyramid in pyramids]
+        return tuple(
+            joined([t[k] for t in tables], [size[k + offset] for size in sizes])
+            for k in range(len(tables[0]))
+        )
+
+    levels = tuple(
+        Level(*(torch.cat(parts) for parts in zip(*same, strict=True)))
+        for same in zip(*(pyramid.levels for pyramid in pyramids), strict=True)
+    )
+    details = [len(pyramid.detail) for pyramid in pyramids]
+    pyramid = Pyramid(
+        levels,
+        each("within", 0),
+        each("down", 0),
+        each("up", 1),
+        joined([p.around for p in pyramids], [size[0] for size in sizes]),
+        torch.cat([p.around_count for p in pyramids]),
+        torch.cat([p.detail for p in pyramids]),
+        joined([p.detail_index for p in pyramids], details),
+    )
+    described = [cloud.fpfh for cloud in clouds if cloud.fpfh is not None]
+    return Prepared(pyramid, torch.cat(described) if described else None)

@@ -1,0 +1,49 @@
+"""Clouds of a made-up room corner with things in it, in voxels."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vbreg.clouds import normals, voxel_downsample
+from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
+
+EVERYTHING = DescriptorConfig(
+    local=("fpfh", "patch", "relief"), widths=(16, 16, 24), depths=(1, 1, 1), depth_up=1, heads=4
+)
+CONFIGS = (
+    EVERYTHING,
+    DescriptorConfig(local=("relief",), widths=(8, 8, 8), depths=(1, 1, 1), output=8),
+    DescriptorConfig(local=("patch",), widths=(), depths=(), patch_width=16),
+)
+
+
+def corner(seed: int = 0, n: int = 6000) -> Tensor:
+    """Three walls that meet, and boxes on the floor: (n, 3), some 20 voxels wide."""
+    rng = np.random.default_rng(seed)
+    u, v = rng.uniform(0, 20, (2, n))
+    zero = np.zeros(n)
+    wall = rng.integers(0, 3, n)
+    points = np.choose(
+        wall[:, None], [np.stack(p, 1) for p in ((u, v, zero), (u, zero, v), (zero, u, v))]
+    )
+    for _ in range(4):
+        middle, size = rng.uniform(4, 16, 2), rng.uniform(2, 5, 3)
+        on_top = rng.random(300) < 0.5
+        box = rng.uniform(-0.5, 0.5, (300, 3)) * size
+        box[on_top, 2] = size[2] / 2
+        box[~on_top, 0] = size[0] / 2
+        place = np.array([*middle, size[2] / 2])
+        points = np.concatenate([points, box + place])
+    return torch.from_numpy(points + rng.normal(0, 0.02, points.shape)).float()
+
+
+def prepared(points: Tensor, config: DescriptorConfig) -> Prepared:
+    at_voxels = voxel_downsample(points, 1.0)
+    return prepare(at_voxels, normals(at_voxels, 2.0), points, config)
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda c: "+".join(c.local))
+def config(request: pytest.FixtureRequest) -> DescriptorConfig:
+    found: DescriptorConfig = request.param
+    return found
