@@ -13,6 +13,7 @@ from vbreg.cli.console import print_row, stdout_console
 
 EXAMPLES = examples(
     "vbreg train configs/universal.toml -o runs/universal",
+    "vbreg train configs/descriptor.toml -o runs/descriptor",
     "vbreg train configs/universal.toml -o runs/universal --minutes 30   (again: goes on)",
     "torchrun --nproc-per-node 4 -m vbreg train configs/universal.toml -o runs/universal",
     "tensorboard --logdir runs",
@@ -33,19 +34,21 @@ def train(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
 ) -> None:
-    """Train a network on match sets, or go on with a run that was stopped."""
+    """Train a network on match sets or a descriptor on places, or go on with a stopped run."""
     from vbreg import training
     from vbreg.backends.devices import choose_device
     from vbreg.training.config import read_config
+    from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
+    from vbreg.training.descriptor_loop import train_descriptor
 
-    path = training.train(
-        read_config(config),
-        output,
-        device=choose_device(device),
-        minutes=minutes,
-        until=until,
-        quiet=quiet,
-    )
+    where = choose_device(device)
+    if is_descriptor_config(config):
+        plan = read_descriptor_config(config)
+        path = train_descriptor(plan, output, device=where, minutes=minutes, quiet=quiet)
+    else:
+        path = training.train(
+            read_config(config), output, device=where, minutes=minutes, until=until, quiet=quiet
+        )
     # Of the processes that torchrun starts only the first speaks.
     if not quiet and os.environ.get("RANK", "0") == "0":
         print_row(stdout_console(), "wrote", str(path))

@@ -119,14 +119,7 @@ class TrainConfig:
 def read_config(path: str | Path) -> TrainConfig:
     """Read the configuration in a TOML file; its folders are taken relative to the file."""
     path = Path(path)
-    tomllib = _tomllib()
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise VBRegError(f"no training configuration at {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise VBRegError(f"{path} is not TOML: {error}") from error
-    config = from_dict(TrainConfig, data, str(path))
+    config = from_dict(TrainConfig, read_toml(path), str(path))
     there = path.parent
     folders = config.data
     folders = dataclasses.replace(
@@ -136,6 +129,18 @@ def read_config(path: str | Path) -> TrainConfig:
     )
     start = there / config.start_from if config.start_from else None
     return dataclasses.replace(config, data=folders, start_from=start)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the tables of a TOML file."""
+    tomllib = _tomllib()
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VBRegError(f"no training configuration at {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise VBRegError(f"{path} is not TOML: {error}") from error
+    return found
 
 
 def from_dict(kind: type[T], data: dict[str, Any], where: str) -> T:

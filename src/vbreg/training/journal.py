@@ -21,6 +21,8 @@ SHOWN = {
     "label_prior": "label",
     "kl": "KL",
     "recall": "recall",
+    "right_anchors": "anchors right",
+    "inlier_ratio": "inlier ratio",
     "pairs_per_second": "pairs/s",
 }  # in the live line
 

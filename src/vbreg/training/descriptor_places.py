@@ -1,0 +1,105 @@
+"""Where the places come from that a descriptor is trained on: the simulator, meshes, real scans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from vbreg.datasets.folder import posed_clouds
+from vbreg.datasets.poses import inverse_pose
+from vbreg.descriptors.prepared import DescriptorConfig
+from vbreg.errors import VBRegError
+from vbreg.scale import Scale
+from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
+from vbreg.training.descriptor_clouds import ReadyPlace, ready_place, to_arrays
+from vbreg.types import Float64
+
+FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator's
+GROUP = 8  # real scans of a place that are looked at together
+HELD_OUT = 1 << 40  # the seed of the maker whose places are only looked at
+MAX_SEED = 1 << 40  # of a place
+
+Posed = tuple[Float64, Float64]  # points (N, 3), T_world_scan (4, 4)
+
+
+@dataclass(frozen=True)
+class PlacesConfig:
+    """Kinds of places, drawn in proportion to their weights, and the folders of what is given."""
+
+    kinds: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    meshes: Path | None = None  # a folder of npz files with `vertices` and `faces`
+    fragments: Path | None = None  # a folder of folders with clouds and poses.txt
+    scan_pairs: Path | None = None  # npz files below it with `xyz0`, `xyz1` and `gt_trans`
+    workers: int | None = None  # processes; none given: one less than there are cores
+    held_out: int = 24  # places that are only looked at
+
+    def __post_init__(self) -> None:
+        if len(self.kinds) != len(self.weights) or not self.kinds:
+            raise ValueError(f"weights = {self.weights!r}: expected one for each of kinds")
+        if not all(weight > 0 for weight in self.weights):
+            raise ValueError(f"weights = {self.weights!r}: expected positive numbers")
+        known = (*PLACE_KINDS, FRAGMENTS, SCAN_PAIRS)
+        if unknown := [kind for kind in self.kinds if kind not in known]:
+            raise ValueError(f"kinds = {unknown!r}: expected some of {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class PlaceMaker:
+    """Makes place number k of a run; a worker process holds one."""
+
+    places: PlacesConfig
+    network: DescriptorConfig
+    seed: int = 0
+
+    def __call__(self, k: int) -> ReadyPlace:
+        generator = np.random.default_rng([self.seed, k])
+        weights = np.array(self.places.weights)
+        kind = self.places.kinds[int(generator.choice(len(weights), p=weights / weights.sum()))]
+        seed = int(generator.integers(MAX_SEED))
+        try:
+            scans, scale = self._scans(kind, seed, generator)
+        except Exception as error:
+            what = f"place {k} of kind {kind!r} with seed {seed}"
+            raise VBRegError(f"{what} failed: {error}") from error
+        return to_arrays(ready_place(kind, scans, scale, self.network, seed))
+
+    def _scans(
+        self, kind: str, seed: int, generator: np.random.Generator
+    ) -> tuple[list[Posed], Scale]:
+        if kind == FRAGMENTS:
+            scenes = _real_scenes(_given(self.places.fragments, kind))
+            clouds = scenes[int(generator.integers(len(scenes)))]
+            first = int(generator.integers(max(1, len(clouds) - 2 * GROUP)))
+            near = clouds[first : first + 3 * GROUP]
+            rows = generator.permutation(len(near))[:GROUP]
+            return [near[row] for row in rows], Scale.of_preset("indoor")
+        if kind == SCAN_PAIRS:
+            files = sorted(_given(self.places.scan_pairs, kind).rglob("*.npz"))
+            with np.load(files[int(generator.integers(len(files)))], allow_pickle=False) as data:
+                first, second, T = (data[k].astype(float) for k in ("xyz0", "xyz1", "gt_trans"))
+            return [(first, np.eye(4)), (second, inverse_pose(T))], Scale.of_preset("outdoor")
+        mesh = None
+        if kind == MESH:
+            meshes = sorted(_given(self.places.meshes, kind).glob("*.npz"))
+            mesh = meshes[int(generator.integers(len(meshes)))]
+        place = make_place(kind, seed, mesh=mesh)
+        scans = [(scan.points.astype(float), scan.T_world_scan) for scan in place.scans]
+        return scans, Scale(place.voxel_size)
+
+
+def _given(folder: Path | None, kind: str) -> Path:
+    if folder is None or not folder.is_dir():
+        raise VBRegError(f"kind {kind!r} is asked for, but its folder is {folder}: name one")
+    return folder
+
+
+@lru_cache(maxsize=2)
+def _real_scenes(folder: Path) -> list[list[Posed]]:
+    found = [posed_clouds(path.parent) for path in sorted(folder.glob("*/poses.txt"))]
+    if not found:
+        raise VBRegError(f"no poses.txt in the folders of {folder}")
+    return found

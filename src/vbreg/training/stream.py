@@ -1,0 +1,63 @@
+"""Work done ahead by other processes, handed over in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """Computes work(first), work(first + 1), ... in worker processes, some ahead of who takes them.
+
+    The order is that of the numbers, so that every run sees the same. `work` must be one that
+    another process can import. Use it in a `with` block: it ends the processes.
+    """
+
+    def __init__(
+        self, work: Callable[[int], T], workers: int | None = None, *, first: int = 0
+    ) -> None:
+        count = max(1, (os.cpu_count() or 2) - 1) if workers is None else workers
+        self.work, self.next, self.ahead = work, first, 2 * count
+        self.waiting: deque[Future[T]] = deque()
+        self.pool: ProcessPoolExecutor | None = None
+        if count:
+            self.pool = ProcessPoolExecutor(
+                count, get_context("spawn"), initializer=_keep_to_one_core
+            )
+
+    def take(self, *, wait: bool) -> T | None:
+        """Return the next result; without waiting None where it is not ready yet."""
+        if self.pool is None:
+            self.next += 1
+            return self.work(self.next - 1)
+        while len(self.waiting) < self.ahead:
+            self.waiting.append(self.pool.submit(self.work, self.next))
+            self.next += 1
+        if not wait and not self.waiting[0].done():
+            return None
+        return self.waiting.popleft().result()
+
+    def __enter__(self) -> Stream[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _keep_to_one_core() -> None:
+    torch.set_num_threads(1)

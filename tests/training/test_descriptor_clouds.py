@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.descriptors.conftest import EVERYTHING, corner
+from vbreg.geometry import random_rotation
+from vbreg.scale import Scale
+from vbreg.training.descriptor_clouds import (
+    MAX_POINTS,
+    ReadyPlace,
+    ready_place,
+    to_arrays,
+    to_tensors,
+)
+from vbreg.types import Float64
+
+SCALE = Scale(0.05)
+
+
+def scans(count: int = 3) -> list[tuple[Float64, Float64]]:
+    """Parts of a corner, each in a frame of its own, in metres."""
+    whole = corner().double().numpy() * SCALE.voxel_size
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for k in range(count):
+        part = whole[whole[:, 0] < 0.6 + 0.2 * k]
+        T = np.eye(4)
+        T[:3, :3] = random_rotation(1, generator=generator)[0].double().numpy()
+        T[:3, 3] = 3 * k
+        found.append(((part - T[:3, 3]) @ T[:3, :3], T))
+    return found
+
+
+@pytest.fixture(scope="module")
+def place() -> ReadyPlace:
+    return ready_place("corner", scans(), SCALE, EVERYTHING, seed=4)
+
+
+def test_pairs_lay_clouds_on_each_other(place: ReadyPlace) -> None:
+    assert [pair[:2] for pair in place.pairs] == [(0, 1), (0, 2), (1, 2)]
+    for pair in place.pairs:
+        x, y = (place.clouds[end].pyramid.levels[0].points.double() for end in pair[:2])
+        moved = x @ torch.from_numpy(pair.R).T + torch.from_numpy(pair.t)
+        assert float(torch.cdist(moved, y).min(1).values.median()) < 0.6
+        assert pair.overlap > 0.9
+
+
+def test_clouds_are_turned_by_chance(place: ReadyPlace) -> None:
+    again = ready_place("corner", scans(), SCALE, EVERYTHING, seed=4)
+    other = ready_place("corner", scans(), SCALE, EVERYTHING, seed=5)
+    first = [p.clouds[0].pyramid.levels[0].points for p in (place, again, other)]
+    assert torch.equal(first[0], first[1])
+    assert first[0].shape != first[2].shape or not torch.equal(first[0], first[2])
+
+
+def test_arrays_are_small_and_come_back(place: ReadyPlace) -> None:
+    arrays = to_arrays(place)
+    there = arrays.clouds[0].pyramid
+    assert there.within[0].dtype == np.uint16
+    back = to_tensors(arrays, torch.device("cpu"))
+    for a, b in zip(place.clouds, back.clouds, strict=True):
+        torch.testing.assert_close(a.pyramid.levels[0].points, b.pyramid.levels[0].points)
+        assert torch.equal(a.pyramid.within[1], b.pyramid.within[1].long())
+        assert a.fpfh is not None
+        assert b.fpfh is not None
+        torch.testing.assert_close(a.fpfh, b.fpfh, atol=1e-3, rtol=0)
+    assert back.pairs == place.pairs
+
+
+def test_a_large_cloud_is_cropped_and_a_tiny_one_left_out() -> None:
+    rng = np.random.default_rng(0)
+    large = np.stack([*rng.uniform(0, 12, (2, 400_000)), np.zeros(400_000)], axis=-1)
+    tiny = rng.uniform(0, 0.3, (100, 3))
+    found = ready_place("plane", [(large, np.eye(4)), (tiny, np.eye(4))], SCALE, EVERYTHING, seed=0)
+    assert len(found.clouds) == 1
+    assert len(found.clouds[0].pyramid.levels[0].points) == MAX_POINTS

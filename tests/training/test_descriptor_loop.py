@@ -1,0 +1,112 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.descriptors.conftest import CONFIGS
+from tests.training.test_descriptor_clouds import SCALE, scans
+from vbreg.descriptors.learned import load_descriptor
+from vbreg.errors import VBRegError
+from vbreg.training.config import OptimizerConfig
+from vbreg.training.descriptor_clouds import ReadyPlace, ready_place, to_arrays
+from vbreg.training.descriptor_config import (
+    DescriptorTrainConfig,
+    is_descriptor_config,
+    read_descriptor_config,
+)
+from vbreg.training.descriptor_loop import DescriptorRun, Places, train_descriptor
+from vbreg.training.descriptor_places import PlacesConfig
+from vbreg.training.journal import read_log
+from vbreg.training.loop import WEIGHTS_FILE
+
+CPU = torch.device("cpu")
+CONFIG = DescriptorTrainConfig(
+    pairs=2,
+    precision="fp32",
+    network=CONFIGS[1],
+    places=PlacesConfig(kinds=("room_camera",), weights=(1.0,)),
+    optimizer=OptimizerConfig(warmup_steps=2, learning_rate=3e-3, ema=0.5),
+)
+
+
+@pytest.fixture(scope="module")
+def place() -> ReadyPlace:
+    return to_arrays(ready_place("corner", scans(), SCALE, CONFIG.network, seed=0))
+
+
+def test_it_learns(place: ReadyPlace) -> None:
+    run = DescriptorRun(CONFIG, CPU)
+    run.places.add(place)
+    held = list(run.places.held)
+    before = run.validate(held)
+    for _ in range(25):
+        run.take_step()
+    after = run.validate(held)
+    assert after["contrast"] < before["contrast"] - 0.3
+    assert after["right_anchors"] > before["right_anchors"]
+    assert run.pairs == 50
+
+
+def test_a_run_goes_on_where_it_stopped(place: ReadyPlace, tmp_path: Path) -> None:
+    run = DescriptorRun(CONFIG, CPU)
+    run.places.add(place)
+    run.take_step()
+    run.save(tmp_path)
+    again = DescriptorRun(CONFIG, CPU)
+    again.resume(tmp_path)
+    assert (again.step, again.pairs, again.places.seen) == (1, 2, 1)
+    for a, b in zip(run.network.parameters(), again.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert load_descriptor(tmp_path / WEIGHTS_FILE).network.config == CONFIG.network
+    other = DescriptorRun(replace(CONFIG, pairs=3), CPU)
+    with pytest.raises(VBRegError, match="another configuration"):
+        other.resume(tmp_path)
+
+
+def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(place: ReadyPlace) -> None:
+    places = Places(2, CPU)
+    places.add(place._replace(pairs=()))
+    for kind in "abc":
+        places.add(place._replace(kind=kind))
+    assert [held.kind for held in places.held] == ["b", "c"]
+    assert places.seen == 4
+
+
+def test_every_other_pair_overlaps_little(place: ReadyPlace) -> None:
+    places = Places(2, CPU)
+    low = place.pairs[0]._replace(overlap=0.15)
+    places.add(place._replace(pairs=(low, *place.pairs[1:])))
+    drawn = places.draw(40, np.random.default_rng(0))
+    assert sum(pair.overlap < 0.3 for _, pair in drawn) >= 20
+
+
+def test_a_configuration_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "descriptor.toml"
+    path.write_text(
+        'minutes = 2\n[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
+        '[network]\nlocal = ["relief"]\n'
+    )
+    assert is_descriptor_config(path)
+    config = read_descriptor_config(path)
+    assert config.places.meshes == tmp_path / "here"
+    assert config.network.local == ("relief",)
+    path.write_text('[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
+    with pytest.raises(VBRegError, match="one for each of kinds"):
+        read_descriptor_config(path)
+
+
+def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
+    """Two calls: the second goes on where the first was stopped, with the places that follow."""
+    places = PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1)
+    config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=0.01, log_every=1)
+    path = train_descriptor(config, tmp_path, minutes=0.0, quiet=True)
+    assert not read_log(tmp_path, "train")
+    assert train_descriptor(config, tmp_path, quiet=True) == path
+    steps = read_log(tmp_path, "train")
+    assert steps
+    assert np.isfinite([record["total"] for record in steps]).all()
+    last = read_log(tmp_path, "validation")[-1]
+    assert 0.0 <= last["inlier_ratio"] <= 1.0
+    assert load_descriptor(path).network.config == CONFIG.network

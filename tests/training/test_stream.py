@@ -1,0 +1,44 @@
+import time
+
+import pytest
+
+from vbreg.training.stream import Stream
+
+
+def double(k: int) -> int:
+    """Even numbers take longer, so that they are overtaken."""
+    time.sleep(0.1 * (k % 2 == 0))
+    return 2 * k
+
+
+def fail_at_three(k: int) -> int:
+    if k == 3:
+        raise ValueError("three is too many")
+    return k
+
+
+def slowly(k: int) -> int:
+    time.sleep(3)
+    return k
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_results_come_in_order(workers: int) -> None:
+    with Stream(double, workers, first=5) as stream:
+        assert [stream.take(wait=True) for _ in range(6)] == [10, 12, 14, 16, 18, 20]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_the_work_is_raised_where_it_is_taken(workers: int) -> None:
+    with Stream(fail_at_three, workers) as stream:
+        assert [stream.take(wait=True) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="three is too many"):
+            stream.take(wait=True)
+
+
+def test_nobody_need_wait() -> None:
+    with Stream(slowly, 1) as stream:
+        began = time.monotonic()
+        assert stream.take(wait=False) is None
+        assert time.monotonic() - began < 2.5
+        assert stream.take(wait=True) == 0
