@@ -110,11 +110,10 @@ def test_the_weights_that_serve_a_device_best() -> None:
         (scale.PresetName, set(scale.VOXEL_SIZES)),
         (DescriptorName, set(DESCRIPTORS)),
         (register_verb.PresetName, set(scale.VOXEL_SIZES)),
-        (register_verb.DescriptorName, set(DESCRIPTORS)),
         (get_type_hints(devices.default_weights)["return"], set(get_args(pretrained.WeightsName))),
         (BackendName, {"auto", "plain"}),
     ],
-    ids=["weights", "preset", "descriptor", "cli preset", "cli descriptor", "default", "backend"],
+    ids=["weights", "preset", "descriptor", "cli preset", "default", "backend"],
 )
 def test_names_of_the_types_are_those_of_the_registries(
     literal: object, registry: set[str]

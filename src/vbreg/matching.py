@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
-from vbreg.descriptors import Descriptor, DescriptorName, LearnedDescriptor, descriptor_named
+from vbreg.descriptors import DescriptorChoice, LearnedDescriptor, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES, Cloud
@@ -115,7 +115,7 @@ def describe(
     cloud: Cloud | LocalCloud,
     scale: Scale,
     *,
-    descriptor: DescriptorName | Descriptor = "fpfh",
+    descriptor: DescriptorChoice = "fpfh",
     device: torch.device | None = None,
     clock: Clock = untimed,
 ) -> DescribedCloud:
@@ -143,7 +143,7 @@ def describe_points(
     origin: Float64,
     scale: Scale,
     *,
-    descriptor: DescriptorName | Descriptor = "fpfh",
+    descriptor: DescriptorChoice = "fpfh",
     detail: Tensor | None = None,  # (F, 3) finer points of the same cloud, for a learned descriptor
     clock: Clock = untimed,
 ) -> DescribedCloud:

@@ -18,7 +18,7 @@ import torch
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
-from vbreg.descriptors import Descriptor, DescriptorName
+from vbreg.descriptors import DescriptorChoice, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import (
@@ -50,7 +50,7 @@ def register(
     preset: PresetName | None = None,
     weights: WeightsName | str | Path | None = None,
     model: VBReg | None = None,
-    descriptor: DescriptorName | Descriptor = "fpfh",
+    descriptor: DescriptorChoice = "fpfh",
     device: str | torch.device = "auto",
     mutual: bool = False,
     max_correspondences: int = MAX_CORRESPONDENCES,
@@ -65,17 +65,18 @@ def register(
 
     `weights` are 'universal', 'fast' (a smaller network) or a file that `vbreg train` wrote; left
     out, 'fast' on a CPU and 'universal' on a GPU. A `model` given instead is used on its device.
-    `descriptor` is 'fpfh' or a function of points (N, 3), normals (N, 3) and the `Scale` that gives
-    (N, D) numbers. `mutual` keeps only matches that are nearest both ways; above
-    `max_correspondences`, or what memory can hold, they are thinned evenly at random. `seed`
-    samples the latent features instead of taking their mean. `on_stage` is told the name of each
-    stage as it begins. The same call gives the same answer.
+    `descriptor` is 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a function of
+    points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `mutual` keeps only
+    matches that are nearest both ways; above `max_correspondences`, or what memory can hold, they
+    are thinned evenly at random. `seed` samples the latent features instead of taking their mean.
+    `on_stage` is told the name of each stage as it begins. The same call gives the same answer.
     """
     if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
         raise VBRegError(
             f"max_correspondences {max_correspondences!r}: expected a whole number from "
             f"{MIN_MATCHES} up"
         )
+    compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
         clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
@@ -84,7 +85,7 @@ def register(
     with clock("weights"):
         model = _choose_model(model, weights, device)
     described = [
-        describe(cloud, scale, descriptor=descriptor, device=model.device, clock=clock)
+        describe(cloud, scale, descriptor=compute, device=model.device, clock=clock)
         for cloud in clouds
     ]
     with clock("match"):

@@ -22,7 +22,6 @@ from PIL import Image
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from vbreg import io, pretrained, registration, scale
 from vbreg.cli import register
-from vbreg.descriptors import DESCRIPTORS
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.types import Correspondences
@@ -60,7 +59,6 @@ def test_the_skin_has_the_functions_names() -> None:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
-    assert get_args(register.DescriptorName) == tuple(DESCRIPTORS)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -219,14 +217,20 @@ def test_weights_that_are_not_there_are_one_line(run: Run, clouds: tuple[Path, P
     assert_one_line(outcome, "no weights at indoor", "universal, fast")
 
 
-@pytest.mark.parametrize("option", ["--descriptor", "--preset"])
-def test_a_name_that_is_not_there_is_wrong_usage(
-    run: Run, clouds: tuple[Path, Path], search: Search, option: str
+def test_a_preset_that_is_not_there_is_wrong_usage(
+    run: Run, clouds: tuple[Path, Path], search: Search
 ) -> None:
-    outcome = run("register", *clouds, option, "fpfhh")
+    outcome = run("register", *clouds, "--preset", "indoors")
     assert outcome.code == 2
-    assert "fpfhh" in outcome.err
+    assert "indoors" in outcome.err
     assert search.options is None
+
+
+@pytest.mark.parametrize("name", ["fpfhh", "nowhere.safetensors"])
+def test_a_descriptor_that_is_not_there_is_one_line(
+    run: Run, clouds: tuple[Path, Path], name: str
+) -> None:
+    assert_one_line(run("register", *clouds, "--descriptor", name), name, ".safetensors")
 
 
 def test_quiet_says_nothing_but_warnings(

@@ -49,10 +49,10 @@ def test_weights_of_another_network_are_told() -> None:
 def test_the_front_end_gives_it_detail_and_keeps_the_salient(weights: Path) -> None:
     cloud = corner().double().numpy() * 0.05
     scale = Scale(0.05)
-    described = describe(cloud, scale, descriptor=str(weights))  # type: ignore[arg-type]
+    described = describe(cloud, scale, descriptor=str(weights))
     assert described.saliency is not None
     assert described.descriptors.shape == (len(described), EVERYTHING.output)
-    plain = load_descriptor(weights)(described.points, described.normals, scale)  # type: ignore[arg-type]
+    plain = load_descriptor(weights)(described.points, described.normals, scale)
     assert not torch.equal(plain, described.descriptors)  # without the finer points
     matched = match_clouds(described, described, scale, max_matches=100)
     kept = described.saliency[matched.source_index]
@@ -66,7 +66,7 @@ def test_register_takes_a_file(weights: Path) -> None:
     T[:3, :3] = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]
     T[:3, 3] = [3, -2, 1]
     moved = cloud @ T[:3, :3].T + T[:3, 3]
-    result = register(cloud, moved, voxel_size=0.05, descriptor=str(weights))  # type: ignore[arg-type]
+    result = register(cloud, moved, voxel_size=0.05, descriptor=str(weights))
     np.testing.assert_allclose(result.T_target_source, T, atol=0.02)
 
 

@@ -28,7 +28,6 @@ EXAMPLES = examples(
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 PresetName = Literal["indoor", "outdoor"]
-DescriptorName = Literal["fpfh"]
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
@@ -55,7 +54,12 @@ WeightsOption = Annotated[
         "a GPU.",
     ),
 ]
-DescriptorOption = Annotated[DescriptorName, typer.Option(help="What points are matched by.")]
+DescriptorOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FILE", help="fpfh, or a descriptor's weights file that `vbreg train` wrote."
+    ),
+]
 MutualOption = Annotated[
     bool, typer.Option("--mutual", help="Keep only matches that are nearest both ways.")
 ]

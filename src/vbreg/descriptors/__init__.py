@@ -1,4 +1,4 @@
-"""What describes a point: FPFH by its name, or a function of the user's own.
+"""What describes a point: FPFH by its name, a trained network, or a function of the user's own.
 
 A descriptor is a function of points (N, 3), unit normals (N, 3) and the `Scale`; it returns (N, D)
 numbers, a row of zeros where a point has too little round it. To ship a new one, add it to
@@ -18,6 +18,7 @@ from vbreg.scale import Scale
 
 Descriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]
 DescriptorName: TypeAlias = Literal["fpfh"]
+DescriptorChoice: TypeAlias = DescriptorName | str | Path | Descriptor
 WEIGHTS_SUFFIX = ".safetensors"
 
 DESCRIPTORS: Mapping[str, Descriptor] = {
@@ -25,23 +26,25 @@ DESCRIPTORS: Mapping[str, Descriptor] = {
 }
 
 
-def descriptor_named(descriptor: str | Descriptor) -> Descriptor:
-    """Return the descriptor of that name; a function is its own answer."""
+def descriptor_named(descriptor: DescriptorChoice) -> Descriptor:
+    """Return the descriptor of that name or weights file; a function is its own answer."""
     if callable(descriptor):
         return descriptor
     if str(descriptor).endswith(WEIGHTS_SUFFIX):
         return load_descriptor(Path(descriptor))
     if descriptor not in DESCRIPTORS:
         raise VBRegError(
-            f"descriptor {descriptor!r}: expected {', '.join(map(repr, DESCRIPTORS))}, or a "
-            "function of points (N, 3), normals (N, 3) and the scale that gives (N, D) numbers"
+            f"descriptor {descriptor!r}: expected {', '.join(map(repr, DESCRIPTORS))}, a file "
+            f"({WEIGHTS_SUFFIX}) that `vbreg train` wrote, or a function of points (N, 3), normals "
+            "(N, 3) and the scale that gives (N, D) numbers"
         )
-    return DESCRIPTORS[descriptor]
+    return DESCRIPTORS[str(descriptor)]
 
 
 __all__ = [
     "DESCRIPTORS",
     "Descriptor",
+    "DescriptorChoice",
     "DescriptorName",
     "LearnedDescriptor",
     "descriptor_named",
