@@ -300,9 +300,7 @@ def test_what_a_function_gives_wrong_is_named(gives, words):
 
 def test_an_unknown_descriptor_lists_the_known():
     points = torch.rand(50, 3)
-    with pytest.raises(
-        VBRegError, match=r"descriptor 'shot': expected 'fpfh', a file .*, or a function of"
-    ):
+    with pytest.raises(VBRegError, match=r"'shot': expected 'fpfh', a file .*, or a function of"):
         describe_points(points, np.zeros(3), SCALE, descriptor="shot")
     with pytest.raises(VBRegError, match="descriptor 33"):
         describe_points(points, np.zeros(3), SCALE, descriptor=33)

@@ -430,8 +430,8 @@ def test_a_function_gets_points_unit_normals_and_the_scale(fast: VBReg) -> None:
 @pytest.mark.parametrize(
     ("descriptor", "message"),
     [
-        ("shot", r"descriptor 'shot': expected 'fpfh', or a function of"),
-        (33, "descriptor 33: expected 'fpfh', or a function of"),
+        ("shot", r"descriptor 'shot': expected 'fpfh', a file"),
+        (33, "descriptor 33: expected 'fpfh', a file"),
         (lambda points, unit, scale: points[1:], r"gave shape .* one row per point"),
         (lambda points, unit, scale: points / 0, "gave NaN or infinity: give a row of zeros"),
         (lambda points, unit, scale: "fpfh", "gave a str: expected numbers"),
