@@ -136,7 +136,11 @@ class Results:
             other, _, others = row["method"].partition(":")
             if name == other and weights_of(weights) == weights_of(others):
                 return Milliseconds(float(row["median_ms"]), True)
-        row = self.summary("3dmatch_fpfh")[method]
-        if not row["seconds_median"] or (row["device"] == "cpu") != (hardware == CPU):
+        row = self.summary("3dmatch_fpfh").get(method)
+        if (
+            row is None
+            or not row["seconds_median"]
+            or (row["device"] == "cpu") != (hardware == CPU)
+        ):
             return None
         return Milliseconds(1e3 * float(row["seconds_median"]), False)

@@ -92,18 +92,40 @@ def results(found: Results) -> str:
     has_backend = any(row.get("backend") for row in first.values())
     header += ["backend of the recall"] * has_backend
     rows, marked = [], False
-    for method in sorted(first, key=lambda m: [-float(s[m]["recall"]) for s in summaries[:2]]):
+    only_on_gpu = gpu_recalls(found)
+    others = [m for m in dict.fromkeys(method for method, _ in only_on_gpu) if m not in first]
+
+    def order(method: str) -> list[float]:
+        return [
+            -float(s[method]["recall"] if method in s else only_on_gpu[method, b])
+            for b, s in zip(INDOOR_AND_KITTI[:2], summaries, strict=False)
+        ]
+
+    for method in sorted([*first, *others], key=order):
         times = []
         for hardware in (GPU, CPU):
             time = found.milliseconds(method, hardware)
             mark = "*" if time and not time.from_speed_table else ""
             times.append(number(str(time.value)) + mark if time else "-")
             marked |= bool(mark)
-        cells = [recall(summary[method]) if method in summary else "-" for summary in summaries]
-        backend = [first[method].get("backend") or "-"] * has_backend
+        cells = []
+        for benchmark, summary in zip(INDOOR_AND_KITTI, summaries, strict=True):
+            if method in summary:
+                cells.append(recall(summary[method]))
+            elif (method, benchmark) in only_on_gpu:
+                cells.append(percent(str(only_on_gpu[method, benchmark])) + " †")
+            else:
+                cells.append("-")
+        backend = [first.get(method, {}).get("backend") or "-"] * has_backend
         rows.append([title_of(method), *cells, *times, *backend])
-    note = "\n\n\\* Timed in the benchmark itself; not part of the speed table." if marked else ""
-    return table(header, rows) + note
+    notes = []
+    if others:
+        notes.append(
+            f"† Run on {read_run(gpu_recall_file(found)).hardware} only, without interval."
+        )
+    if marked:
+        notes.append("\\* Timed in the benchmark itself; not part of the speed table.")
+    return table(header, rows) + "".join(f"\n\n{note}" for note in notes)
 
 
 def commands(found: Results) -> str:
@@ -111,6 +133,7 @@ def commands(found: Results) -> str:
     runs = [
         read_run(found.path("table1", benchmark, "summary.csv")) for benchmark in INDOOR_AND_KITTI
     ]
+    runs.append(read_run(gpu_recall_file(found)))
     runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
     lines: list[str] = []
     last = ""
@@ -140,14 +163,23 @@ def level(found: Results) -> str:
     return "; ".join(lines) + "."
 
 
+def gpu_recall_file(found: Results) -> Path:
+    return found.path("table1", GPU, "recall.csv")
+
+
+def gpu_recalls(found: Results) -> dict[tuple[str, str], float]:
+    """Recall by method and benchmark."""
+    return {
+        (row["method"], row["benchmark"]): int(row["found"]) / int(row["pairs"])
+        for row in read_rows(gpu_recall_file(found))
+    }
+
+
 def gpu_recall(found: Results) -> str:
     """Recall on a GPU in %, of the methods that can use one."""
-    path = found.path("table1", GPU, "recall.csv")
+    path = gpu_recall_file(found)
     rows = read_rows(path)
-    cells = {
-        (row["method"], row["benchmark"]): percent(str(int(row["found"]) / int(row["pairs"])))
-        for row in rows
-    }
+    cells = {key: percent(str(value)) for key, value in gpu_recalls(found).items()}
     pairs = {row["benchmark"]: row["pairs"] for row in rows}
     header = ["method", *(f"{BENCHMARKS[b]} ({n} pairs)" for b, n in pairs.items())]
     methods = dict.fromkeys(row["method"] for row in rows)
