@@ -2,7 +2,8 @@
 
     python scripts/plot_results.py            # needs vbreg[plots]
 
-A marker is a method: recall with its 95 % interval, and the median time from matches to pose.
+A marker is a method: recall, with its 95 % interval where it is known, and the median time from
+matches to pose (KISS-Matcher: from clouds).
 Filled markers ran on the GPU of the speed tables, hollow ones on the CPU.
 """
 
@@ -53,26 +54,38 @@ class Method:
 def timed_methods(found: Results) -> list[Method]:
     """Those with a time: on the GPU, or else on the CPU."""
     methods = []
-    for k, name in enumerate(found.summary(PANELS[0])):
+    for k, name in enumerate(found.methods()):
         times = {hardware: found.milliseconds(name, hardware) for hardware in (GPU, CPU)}
         time = times[GPU] or times[CPU]
         if time is None:
             continue
         colour, shape = COLOURS[k % len(COLOURS)], SHAPES[k % len(SHAPES)]
         methods.append(Method(name, colour, shape, time.value, times[GPU] is not None))
-    return methods
+    return sorted(methods, key=lambda method: (not method.ours, -method.milliseconds))  # labels so
+
+
+def recalls(
+    found: Results, benchmark: str, methods: list[Method]
+) -> dict[str, tuple[float, float, float]]:
+    """Recall in % and the ends of its interval, which are the same where it has none."""
+    rows = {}
+    for method in methods:
+        recall = found.recall(method.name, benchmark)
+        if recall is not None:
+            low, high = (recall.value if end is None else end for end in recall[1:])
+            rows[method.name] = 100 * recall.value, 100 * low, 100 * high
+    return rows
 
 
 def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]) -> None:
-    rows = found.summary(benchmark)
+    rows = recalls(found, benchmark, methods)
     shown = [method for method in methods if method.name in rows]
     for method in shown:
-        row = rows[method.name]
-        value, low, high = (100 * float(row[f"recall{end}"]) for end in ("", "_low", "_high"))
+        value, low, high = rows[method.name]
         axis.errorbar(
             method.milliseconds,
             value,
-            yerr=[[value - low], [high - value]],
+            yerr=[[value - low], [high - value]] if low < high else None,
             fmt=method.shape,
             color=method.colour,
             markersize=10 if method.ours else 8,
@@ -82,7 +95,7 @@ def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]
             capsize=3,
             zorder=3,
         )
-    pairs = next(iter(rows.values()))["pairs"]
+    pairs = next(iter(found.summary(benchmark).values()))["pairs"]
     axis.set_title(f"{BENCHMARKS[benchmark]}, {pairs} pairs", loc="left", color=INK)
     axis.set_xscale("log")
     axis.set_xlabel("milliseconds a pair, from matches to pose")
@@ -98,24 +111,24 @@ def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]
 
 def place_labels(axis: Axes, found: Results, benchmark: str, methods: list[Method]) -> None:
     """Each where it covers no marker, no interval and no other label: the first such place."""
-    rows = found.summary(benchmark)
+    rows = recalls(found, benchmark, methods)
     renderer = axis.figure.canvas.get_renderer()
     taken: list[Bbox] = []
     shown = [method for method in methods if method.name in rows]
     for method in shown:
-        row = rows[method.name]
-        ends = [(method.milliseconds, 100 * float(row[f"recall{e}"])) for e in ("_low", "_high")]
+        value, low, high = rows[method.name]
+        ends = [(method.milliseconds, end) for end in (low, high)]
         (x, bottom), (_, top) = axis.transData.transform(ends)
-        middle = axis.transData.transform((method.milliseconds, 100 * float(row["recall"])))[1]
+        middle = axis.transData.transform((method.milliseconds, value))[1]
         taken.append(mpl.transforms.Bbox([[x - 5, bottom - 3], [x + 5, top + 3]]))
         taken.append(mpl.transforms.Bbox([[x - 9, middle - 9], [x + 9, middle + 9]]))
     frame = axis.get_window_extent(renderer)
     points_a_pixel = 72 / axis.figure.dpi
     for method in shown:
-        row = rows[method.name]
-        point = method.milliseconds, 100 * float(row["recall"])
-        top = axis.transData.transform((point[0], 100 * float(row["recall_high"])))[1]
-        above = (top - axis.transData.transform(point)[1]) * points_a_pixel + 5
+        value, _, high = rows[method.name]
+        point = method.milliseconds, value
+        top = axis.transData.transform((point[0], high))[1]
+        above = max((top - axis.transData.transform(point)[1]) * points_a_pixel, 5) + 5
         label = axis.annotate(
             method.title,
             point,
@@ -170,7 +183,7 @@ def main() -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11.0, 4.6), layout="constrained")
     for axis, benchmark in zip(axes, PANELS, strict=True):
         draw_panel(axis, found, benchmark, methods)
-    axes[0].set_ylabel("registration recall (%), 95 % interval")
+    axes[0].set_ylabel("registration recall (%), 95 % interval where known")
     names = {True: found.hardware(GPU), False: found.hardware(CPU)}
     for on_gpu in sorted({method.on_gpu for method in methods}, reverse=True):
         face = INK if on_gpu else "white"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vbreg.methods import METHODS
 
@@ -108,6 +109,14 @@ class Milliseconds:
     from_speed_table: bool  # or else from the benchmark, where another commit may have run
 
 
+class Recall(NamedTuple):
+    """A share of pairs, with its 95 % interval where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
 class Results:
     """Everything in docs/results, read when it is asked for."""
 
@@ -136,6 +145,10 @@ class Results:
             other, _, others = row["method"].partition(":")
             if name == other and weights_of(weights) == weights_of(others):
                 return Milliseconds(float(row["median_ms"]), True)
+        if METHODS[name].needs == "clouds":
+            for row in self.speed(hardware, "clouds"):
+                if row["method"] == METHODS[name].title:
+                    return Milliseconds(float(row["median_ms"]), True)
         row = self.summary("3dmatch_fpfh").get(method)
         if (
             row is None
@@ -144,3 +157,27 @@ class Results:
         ):
             return None
         return Milliseconds(1e3 * float(row["seconds_median"]), False)
+
+    @property
+    def gpu_recall_file(self) -> Path:
+        return self.path("table1", GPU, "recall.csv")
+
+    def gpu_recalls(self) -> dict[tuple[str, str], float]:
+        """Recall on a GPU by method and benchmark."""
+        return {
+            (row["method"], row["benchmark"]): int(row["found"]) / int(row["pairs"])
+            for row in read_rows(self.gpu_recall_file)
+        }
+
+    def recall(self, method: str, benchmark: str) -> Recall | None:
+        """Recall with its interval, or else that of the GPU, which has none."""
+        row = self.summary(benchmark).get(method)
+        if row is not None:
+            return Recall(*(float(row[f"recall{end}"]) for end in ("", "_low", "_high")))
+        value = self.gpu_recalls().get((method, benchmark))
+        return None if value is None else Recall(value)
+
+    def methods(self) -> list[str]:
+        """Methods of the 3DMatch run, then those that ran on a GPU alone."""
+        first = self.summary("3dmatch_fpfh")
+        return list(dict.fromkeys([*first, *(method for method, _ in self.gpu_recalls())]))

@@ -26,6 +26,7 @@ from results import (
     BENCHMARKS,
     CPU,
     GPU,
+    Recall,
     Results,
     ResultsError,
     Row,
@@ -83,49 +84,36 @@ def mean(rows: Sequence[Row], column: str) -> float:
 
 def results(found: Results) -> str:
     """Recall on three benchmarks, and the time of today's code on a GPU and on a CPU."""
-    summaries = [found.summary(benchmark) for benchmark in INDOOR_AND_KITTI]
-    first = summaries[0]
-    pairs = [next(iter(summary.values()))["pairs"] for summary in summaries]
+    pairs = [next(iter(found.summary(b).values()))["pairs"] for b in INDOOR_AND_KITTI]
     header = ["method"]
     header += [f"{BENCHMARKS[b]} ({n} pairs)" for b, n in zip(INDOOR_AND_KITTI, pairs, strict=True)]
     header += [f"ms, {found.hardware(hardware)}" for hardware in (GPU, CPU)]
-    has_backend = any(row.get("backend") for row in first.values())
-    header += ["backend of the recall"] * has_backend
-    rows, marked = [], False
-    only_on_gpu = gpu_recalls(found)
-    others = [m for m in dict.fromkeys(method for method, _ in only_on_gpu) if m not in first]
-
-    def order(method: str) -> list[float]:
-        return [
-            -float(s[method]["recall"] if method in s else only_on_gpu[method, b])
-            for b, s in zip(INDOOR_AND_KITTI[:2], summaries, strict=False)
-        ]
-
-    for method in sorted([*first, *others], key=order):
-        times = []
-        for hardware in (GPU, CPU):
-            time = found.milliseconds(method, hardware)
+    rows: list[tuple[list[float], list[str]]] = []
+    for method in found.methods():
+        recalls = [found.recall(method, benchmark) for benchmark in INDOOR_AND_KITTI]
+        times = [found.milliseconds(method, hardware) for hardware in (GPU, CPU)]
+        cells = [title_of(method), *map(recall_cell, recalls)]
+        for time in times:
             mark = "*" if time and not time.from_speed_table else ""
-            times.append(number(str(time.value)) + mark if time else "-")
-            marked |= bool(mark)
-        cells = []
-        for benchmark, summary in zip(INDOOR_AND_KITTI, summaries, strict=True):
-            if method in summary:
-                cells.append(recall(summary[method]))
-            elif (method, benchmark) in only_on_gpu:
-                cells.append(percent(str(only_on_gpu[method, benchmark])) + " †")
-            else:
-                cells.append("-")
-        backend = [first.get(method, {}).get("backend") or "-"] * has_backend
-        rows.append([title_of(method), *cells, *times, *backend])
-    notes = []
-    if others:
-        notes.append(
-            f"† Run on {read_run(gpu_recall_file(found)).hardware} only, without interval."
-        )
-    if marked:
-        notes.append("\\* Timed in the benchmark itself; not part of the speed table.")
-    return table(header, rows) + "".join(f"\n\n{note}" for note in notes)
+            cells.append(number(str(time.value)) + mark if time else "-")
+        rows.append(([-r.value if r else 0.0 for r in recalls], cells))
+    body = [cells for _, cells in sorted(rows)]
+    text = table(header, body)
+    for mark, note in (
+        (" †", f"† Run on {read_run(found.gpu_recall_file).hardware} only, without interval."),
+        ("* ", "\\* Timed in the benchmark itself; not part of the speed table."),
+    ):
+        text += f"\n\n{note}" if mark in text else ""
+    return text
+
+
+def recall_cell(found: Recall | None) -> str:
+    """Recall in % with its interval; † where it has none."""
+    if found is None:
+        return "-"
+    if found.low is None or found.high is None:
+        return f"{100 * found.value:.1f} †"
+    return f"{100 * found.value:.1f} ({100 * found.low:.1f} .. {100 * found.high:.1f})"
 
 
 def commands(found: Results) -> str:
@@ -133,7 +121,7 @@ def commands(found: Results) -> str:
     runs = [
         read_run(found.path("table1", benchmark, "summary.csv")) for benchmark in INDOOR_AND_KITTI
     ]
-    runs.append(read_run(gpu_recall_file(found)))
+    runs.append(read_run(found.gpu_recall_file))
     runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
     lines: list[str] = []
     last = ""
@@ -163,23 +151,11 @@ def level(found: Results) -> str:
     return "; ".join(lines) + "."
 
 
-def gpu_recall_file(found: Results) -> Path:
-    return found.path("table1", GPU, "recall.csv")
-
-
-def gpu_recalls(found: Results) -> dict[tuple[str, str], float]:
-    """Recall by method and benchmark."""
-    return {
-        (row["method"], row["benchmark"]): int(row["found"]) / int(row["pairs"])
-        for row in read_rows(gpu_recall_file(found))
-    }
-
-
 def gpu_recall(found: Results) -> str:
     """Recall on a GPU in %, of the methods that can use one."""
-    path = gpu_recall_file(found)
+    path = found.gpu_recall_file
     rows = read_rows(path)
-    cells = {key: percent(str(value)) for key, value in gpu_recalls(found).items()}
+    cells = {key: percent(str(value)) for key, value in found.gpu_recalls().items()}
     pairs = {row["benchmark"]: row["pairs"] for row in rows}
     header = ["method", *(f"{BENCHMARKS[b]} ({n} pairs)" for b, n in pairs.items())]
     methods = dict.fromkeys(row["method"] for row in rows)
