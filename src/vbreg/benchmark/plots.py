@@ -34,8 +34,9 @@ def draw(output: Path, rows: Sequence[Row], summaries: Sequence[Summary]) -> lis
         "recall": recall_bars(summaries),
         "errors": error_curves(rows),
         "inlier_ratio": recall_by(rows, "inlier_ratio", INLIER_BINS, "inliers among the matches"),
-        "time": recall_against_time(summaries),
     }
+    if any(s.timed for s in summaries):  # pairs that several processes shared have no times
+        figures["time"] = recall_against_time(summaries)
     if all(np.isfinite(row.overlap) for row in rows):
         figures["overlap"] = recall_by(rows, "overlap", OVERLAP_BINS, "overlap")
     return [save(figure, output / f"{name}.png") for name, figure in figures.items()]
