@@ -93,10 +93,10 @@ class TritonBackend(Backend):
     def compatibility(
         self, source_rows: Tensor, target_rows: Tensor, source: Tensor, target: Tensor
     ) -> Tensor:
-        # By a matrix product, which rounds from some thousand thresholds of extent on.
-        mode = "use_mm_for_euclid_dist_if_necessary"
-        d = torch.cdist(source_rows, source, compute_mode=mode)
-        d -= torch.cdist(target_rows, target, compute_mode=mode)
+        # By a matrix product about the middle, which rounds from some thousand thresholds of extent
+        # on.
+        d = _distances(source_rows, source)
+        d -= _distances(target_rows, target)
         return (1.0 - d.square_()).clamp_min_(0.0)
 
     def suppressed(self, confidence: Tensor, source: Tensor, mask: Tensor, radius: float) -> Tensor:
@@ -178,3 +178,9 @@ class TritonBackend(Backend):
 
 def _inferred(x: Tensor) -> bool:
     return x.dtype == torch.float32 and not torch.is_grad_enabled()
+
+
+def _distances(rows: Tensor, points: Tensor) -> Tensor:
+    middle = points.mean(-2, keepdim=True)
+    mode = "use_mm_for_euclid_dist_if_necessary"
+    return torch.cdist(rows - middle, points - middle, compute_mode=mode)
