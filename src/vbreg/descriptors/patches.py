@@ -58,8 +58,9 @@ def cells(level: Level, rows: slice, around: Tensor, count: Tensor, radius: floa
     m = level.normals.index_select(0, flat).view(n, P, 3)
     first = _across(axis)  # (n, 3)
     second = torch.linalg.cross(axis, first)
-    basis = torch.stack([first, second, axis], dim=-1)  # (n, 3, 3)
-    (x, y, z), (mx, my, mz) = (d @ basis).unbind(-1), (m @ basis).unbind(-1)  # (n, P)
+    basis = [direction.unsqueeze(1) for direction in (first, second, axis)]  # (n, 1, 3) each
+    # Sums, not a product of matrices, which training would round.
+    (x, y, z), (mx, my, mz) = ([(part * b).sum(-1) for b in basis] for part in (d, m))  # (n, P)
     r = (x * x + y * y).clamp_min(1e-12).sqrt()
     c, s = x / r, y / r
     values = torch.stack([torch.ones_like(r), mx * c + my * s, my * c - mx * s, mz], dim=-1)
