@@ -93,8 +93,8 @@ ALLOWED = {
         "pretrained registration scale timing types voting"
     ),
     "training": (
-        "backends clouds datasets descriptors errors geometry io losses matching metrics network "
-        "pretrained recording registration scale simulator types voting"
+        "backends clouds datasets descriptors errors frames geometry io losses matching metrics "
+        "network pretrained recording registration scale simulator types voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics scale types"

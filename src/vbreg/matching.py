@@ -121,21 +121,33 @@ def describe(
 ) -> DescribedCloud:
     """Thin a cloud to one point a voxel and describe each point, on the device."""
     local = cloud if isinstance(cloud, LocalCloud) else LocalCloud.of(cloud, "the cloud")
+    compute = descriptor_named(descriptor)
     with clock("downsample"):
-        points = voxel_downsample(local.points.to(device), scale.voxel_size)
-        if len(points) > MAX_POINTS:
-            better = estimate_voxel_size(local.points, local.points)
-            raise VBRegError(
-                f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
-                f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
-                "this cloud)"
-            )
+        points = thin(local, scale, device)
         detail = None
-        if isinstance(compute := descriptor_named(descriptor), LearnedDescriptor):
-            detail = voxel_downsample(local.points.to(device), scale.detail_size)
+        if isinstance(compute, LearnedDescriptor):
+            detail = thin_to_detail(local, scale, device)
     return describe_points(
         points, local.origin, scale, descriptor=compute, detail=detail, clock=clock
     )
+
+
+def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
+    """Return one point (N, 3) a voxel, on the device."""
+    points = voxel_downsample(cloud.points.to(device), scale.voxel_size)
+    if len(points) > MAX_POINTS:
+        better = estimate_voxel_size(cloud.points, cloud.points)
+        raise VBRegError(
+            f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
+            f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
+            "this cloud)"
+        )
+    return points
+
+
+def thin_to_detail(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
+    """Return the finer points (F, 3) that a learned descriptor sees between the voxels."""
+    return voxel_downsample(cloud.points.to(device), scale.detail_size)
 
 
 def describe_points(

@@ -68,8 +68,9 @@ def register(
     `descriptor` is 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a function of
     points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `mutual` keeps only
     matches that are nearest both ways; above `max_correspondences`, or what memory can hold, they
-    are thinned evenly at random. `seed` samples the latent features instead of taking their mean.
-    `on_stage` is told the name of each stage as it begins. The same call gives the same answer.
+    are thinned evenly at random, or to those that a trained descriptor thinks most of. `seed`
+    samples the latent features instead of taking their mean. `on_stage` is told the name of each
+    stage as it begins. The same call gives the same answer.
     """
     if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
         raise VBRegError(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
+from vbreg.scale import Scale
 
 EVERYTHING = DescriptorConfig(
     local=("fpfh", "patch", "relief"), widths=(16, 16, 24), depths=(1, 1, 1), depth_up=1, heads=4
@@ -40,7 +41,7 @@ def corner(seed: int = 0, n: int = 6000) -> Tensor:
 
 def prepared(points: Tensor, config: DescriptorConfig) -> Prepared:
     at_voxels = voxel_downsample(points, 1.0)
-    return prepare(at_voxels, normals(at_voxels, 2.0), points, config)
+    return prepare(at_voxels, normals(at_voxels, 2.0), points, Scale(1.0), config)
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda c: "+".join(c.local))

@@ -46,23 +46,43 @@ def test_it_learns(place: ReadyPlace) -> None:
     after = run.validate(held)
     assert after["contrast"] < before["contrast"] - 0.3
     assert after["right_anchors"] > before["right_anchors"]
-    assert run.pairs == 50
+    assert run.state.pairs == 50
 
 
 def test_a_run_goes_on_where_it_stopped(place: ReadyPlace, tmp_path: Path) -> None:
     run = DescriptorRun(CONFIG, CPU)
-    run.places.add(place)
+    run.take_in(place)
     run.take_step()
     run.save(tmp_path)
     again = DescriptorRun(CONFIG, CPU)
-    again.resume(tmp_path)
-    assert (again.step, again.pairs, again.places.seen) == (1, 2, 1)
-    for a, b in zip(run.network.parameters(), again.network.parameters(), strict=True):
+    again.state.resume(tmp_path, CONFIG)
+    assert (again.state.step, again.state.pairs, again.state.places) == (1, 2, 1)
+    for a, b in zip(run.state.network.parameters(), again.state.network.parameters(), strict=True):
         assert torch.equal(a, b)
     assert load_descriptor(tmp_path / WEIGHTS_FILE).network.config == CONFIG.network
-    other = DescriptorRun(replace(CONFIG, pairs=3), CPU)
     with pytest.raises(VBRegError, match="another configuration"):
-        other.resume(tmp_path)
+        again.state.resume(tmp_path, replace(CONFIG, pairs=3))
+
+
+def test_a_step_without_overlap_is_skipped(place: ReadyPlace) -> None:
+    run = DescriptorRun(CONFIG, CPU)
+    away = np.eye(4)
+    away[:3, 3] = 1e4
+    run.take_in(place._replace(pairs=(place.pairs[0]._replace(T_target_source=away),)))
+    before = [p.clone() for p in run.state.network.parameters()]
+    terms = run.take_step()
+    assert (run.state.step, run.state.skipped, run.state.pairs) == (1, 1, 0)
+    assert bool(torch.isnan(terms["total"]))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, run.state.network.parameters(), strict=True)
+    )
+    assert np.isnan(run.validate(list(run.places.held))["contrast"])
+
+
+def test_it_is_not_for_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(VBRegError, match="torchrun"):
+        train_descriptor(CONFIG, tmp_path)
 
 
 def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(place: ReadyPlace) -> None:
@@ -71,7 +91,6 @@ def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(place: ReadyP
     for kind in "abc":
         places.add(place._replace(kind=kind))
     assert [held.kind for held in places.held] == ["b", "c"]
-    assert places.seen == 4
 
 
 def test_every_other_pair_overlaps_little(place: ReadyPlace) -> None:
@@ -100,12 +119,12 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
 def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
     """Two calls: the second goes on where the first was stopped, with the places that follow."""
     places = PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1)
-    config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=0.01, log_every=1)
+    config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=9.0, log_every=1)
     path = train_descriptor(config, tmp_path, minutes=0.0, quiet=True)
     assert not read_log(tmp_path, "train")
-    assert train_descriptor(config, tmp_path, quiet=True) == path
+    assert train_descriptor(config, tmp_path, until=3, quiet=True) == path
     steps = read_log(tmp_path, "train")
-    assert steps
+    assert [record["step"] for record in steps] == [1, 2, 3]
     assert np.isfinite([record["total"] for record in steps]).all()
     last = read_log(tmp_path, "validation")[-1]
     assert 0.0 <= last["inlier_ratio"] <= 1.0

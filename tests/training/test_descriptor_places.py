@@ -7,6 +7,7 @@ import torch
 from tests.descriptors.conftest import CONFIGS
 from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
+from vbreg.geometry import apply
 from vbreg.training.descriptor_places import PlaceMaker, PlacesConfig
 
 SMALL = CONFIGS[1]
@@ -56,7 +57,7 @@ def test_pairs_of_scans_of_your_own(tmp_path: Path) -> None:
     place = PlaceMaker(config, SMALL)(0)
     (pair,) = place.pairs
     x, y = (torch.as_tensor(c.pyramid.levels[0].points).double() for c in place.clouds)
-    moved = x @ torch.from_numpy(pair.R).T + torch.from_numpy(pair.t)
+    moved = apply(torch.from_numpy(pair.T_target_source), x)
     assert float(torch.cdist(moved, y).min(1).values.median()) < 0.8
 
 

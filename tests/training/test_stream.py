@@ -25,20 +25,20 @@ def slowly(k: int) -> int:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_results_come_in_order(workers: int) -> None:
     with Stream(double, workers, first=5) as stream:
-        assert [stream.take(wait=True) for _ in range(6)] == [10, 12, 14, 16, 18, 20]
+        assert [stream.take() for _ in range(6)] == [10, 12, 14, 16, 18, 20]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_the_work_is_raised_where_it_is_taken(workers: int) -> None:
     with Stream(fail_at_three, workers) as stream:
-        assert [stream.take(wait=True) for _ in range(3)] == [0, 1, 2]
+        assert [stream.take() for _ in range(3)] == [0, 1, 2]
         with pytest.raises(ValueError, match="three is too many"):
-            stream.take(wait=True)
+            stream.take()
 
 
 def test_nobody_need_wait() -> None:
     with Stream(slowly, 1) as stream:
         began = time.monotonic()
-        assert stream.take(wait=False) is None
+        assert stream.take_if_ready() is None
         assert time.monotonic() - began < 2.5
-        assert stream.take(wait=True) == 0
+        assert stream.take() == 0

@@ -44,7 +44,9 @@ def train(
     where = choose_device(device)
     if is_descriptor_config(config):
         plan = read_descriptor_config(config)
-        path = train_descriptor(plan, output, device=where, minutes=minutes, quiet=quiet)
+        path = train_descriptor(
+            plan, output, device=where, minutes=minutes, until=until, quiet=quiet
+        )
     else:
         path = training.train(
             read_config(config), output, device=where, minutes=minutes, until=until, quiet=quiet

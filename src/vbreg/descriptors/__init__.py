@@ -32,13 +32,13 @@ def descriptor_named(descriptor: DescriptorChoice) -> Descriptor:
         return descriptor
     if str(descriptor).endswith(WEIGHTS_SUFFIX):
         return load_descriptor(Path(descriptor))
-    if descriptor not in DESCRIPTORS:
+    if not isinstance(descriptor, str) or descriptor not in DESCRIPTORS:
         raise VBRegError(
             f"descriptor {descriptor!r}: expected {', '.join(map(repr, DESCRIPTORS))}, a file "
             f"({WEIGHTS_SUFFIX}) that `vbreg train` wrote, or a function of points (N, 3), normals "
             "(N, 3) and the scale that gives (N, D) numbers"
         )
-    return DESCRIPTORS[str(descriptor)]
+    return DESCRIPTORS[descriptor]
 
 
 __all__ = [

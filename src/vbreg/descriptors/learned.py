@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ class LearnedDescriptor:
     ) -> Described:
         """Describe points (N, 3), one a voxel, of a cloud whose finer points are `detail`."""
         network = self.network.to(points.device)
-        v = scale.voxel_size
-        found: Described = network(prepare(points / v, normals, detail / v, network.config))
+        found: Described = network(prepare(points, normals, detail, scale, network.config))
         return found
 
 
@@ -47,7 +45,6 @@ def save_descriptor(
     return save_weights(path, network, header)
 
 
-@lru_cache(maxsize=4)
 def load_descriptor(path: Path) -> LearnedDescriptor:
     """Load the descriptor of a weights file: every tensor and no other."""
     if not path.is_file():

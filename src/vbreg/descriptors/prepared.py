@@ -11,8 +11,10 @@ from torch import Tensor
 
 from vbreg.descriptors.fpfh import fpfh
 from vbreg.descriptors.pyramid import SPACINGS, Level, Pyramid, build_pyramid
+from vbreg.scale import Scale
 
 LocalShape = Literal["fpfh", "patch", "relief"]
+MAX_OUTPUT = 64  # numbers a point
 FPFH_RADII = (3.0, 5.0)  # voxels
 
 
@@ -38,6 +40,10 @@ class DescriptorConfig:
             raise ValueError(
                 f"widths = {self.widths}, depths = {self.depths}: expected {len(SPACINGS)} each"
             )
+        if any(width % self.heads for width in self.widths):
+            raise ValueError(f"widths = {self.widths}: expected multiples of heads = {self.heads}")
+        if not 1 <= self.output <= MAX_OUTPUT:
+            raise ValueError(f"output = {self.output}: expected 1 to {MAX_OUTPUT}")
 
 
 class Prepared(NamedTuple):
@@ -47,8 +53,15 @@ class Prepared(NamedTuple):
     fpfh: Tensor | None  # (N, 66)
 
 
-def prepare(points: Tensor, normals: Tensor, detail: Tensor, config: DescriptorConfig) -> Prepared:
-    """Return what a network of this configuration sees of a cloud; lengths are in voxels."""
+def prepare(
+    points: Tensor,  # (N, 3), one a voxel
+    normals: Tensor,  # (N, 3)
+    detail: Tensor,  # (F, 3) closer together; the points themselves where nothing finer is known
+    scale: Scale,
+    config: DescriptorConfig,
+) -> Prepared:
+    """Return what a network of this configuration sees of a cloud, its lengths in voxels."""
+    points, detail = points / scale.voxel_size, detail / scale.voxel_size
     pyramid = build_pyramid(
         points,
         normals,

@@ -112,10 +112,4 @@ def _nearest(points: Tensor, queries: Tensor, radius: float, k: int) -> Tensor:
     """Return (M, k): the nearest points of each query; where there are fewer, the nearest again."""
     index, _, valid = radius_knn(points, queries, radius, k)
     index = torch.where(valid, index, index[:, :1])
-    return (
-        index
-        if index.shape[1] == k
-        else index[:, :1]
-        .repeat(1, k)
-        .scatter(1, torch.arange(index.shape[1], device=index.device).expand_as(index), index)
-    )
+    return torch.cat([index, index[:, :1].expand(-1, k - index.shape[1])], dim=1)

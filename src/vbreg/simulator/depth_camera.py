@@ -37,10 +37,7 @@ class DepthCamera:
     far: float = 4.5
     grazing: float = math.radians(78)  # steeper surfaces return nothing
     noise: float = 1.0  # scales depth noise, lens distortion and drift; 0 is a perfect sensor
-    depth_noise: tuple[float, float] = (
-        0.0012,
-        0.0019,
-    )  # metres rms, and how it grows: / (m - 0.4)^2
+    depth_noise: tuple[float, float] = (0.0012, 0.0019)  # m rms: a + b (depth - 0.4)^2
     distortion: float = 0.003  # of the lens: relative error of depth, rms
     slack: float = 0.015  # what lies so little behind a surface is taken for a part of it, metres
     disparity_step: float = 1 / 348  # 1/z is quantised in these steps (1/8 pixel, 7.5 cm baseline)
@@ -51,7 +48,7 @@ class DepthCamera:
 
     @property
     def half_diagonal(self) -> float:
-        """Return the angle between the middle and a corner of the image, in radians."""
+        """The angle between the middle and a corner of the image, in radians."""
         return math.atan(math.hypot(self.width, self.height) / 2 / self.focal)
 
 
@@ -131,9 +128,8 @@ def visible_samples(points: Tensor, normals: Tensor, camera: DepthCamera) -> tup
     z = p[:, 2]
     cosine = (p * normals[index]).sum(-1).abs() / torch.linalg.vector_norm(p, dim=-1)
     tangent = (1 - cosine.square()).clamp_min(0).sqrt() / cosine.clamp_min(0.1)
-    slack = (
-        camera.slack + 2 * z / camera.focal * tangent
-    )  # what a slanted surface falls in two pixels
+    fall = 2 * z / camera.focal * tangent  # of a slanted surface in two pixels
+    slack = camera.slack + fall
     seen = (z <= nearest + slack) & (cosine > math.cos(camera.grazing))
     seen &= (z > camera.near) & (z < camera.far)
     seen &= deepest - nearest < 0.08 * z  # a sensor loses the pixels beside a jump in depth

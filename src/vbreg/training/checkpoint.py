@@ -6,7 +6,7 @@ import copy
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -15,30 +15,48 @@ from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io.atomic import atomic_path
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import load_network
-from vbreg.training.config import TrainConfig, from_dict, to_dict
+from vbreg.training.config import OptimizerConfig, TrainConfig, from_dict, to_dict
 
 NAME = "checkpoint.pt"
-VERSION = 2
-COUNTS = ("step", "pairs", "skipped", "seconds", "step_seconds")
-MAY_MOVE = ("data.shards", "data.validation", "start_from")
+VERSION = 3
+COUNTS = ("step", "pairs", "skipped", "seconds", "step_seconds", "places")
+MAY_MOVE = (
+    *("data.shards", "data.validation", "start_from"),
+    *("places.meshes", "places.fragments", "places.scan_pairs", "places.workers"),
+)
+N = TypeVar("N", bound=torch.nn.Module)
 
 
 @dataclass
-class State:
-    """What a step of training changes."""
+class State(Generic[N]):
+    """What a step of training changes, of a network of any kind."""
 
-    network: VariationalNonLocalNetwork
-    averaged: VariationalNonLocalNetwork
+    network: N
+    averaged: N
     optimizer: torch.optim.Optimizer
     step: int = 0
     pairs: int = 0
     skipped: int = 0  # steps whose gradient was not finite
     seconds: float = 0.0
     step_seconds: float = 0.0  # of them, in steps; without the first of each process
+    places: int = 0  # that were made, in the training of a descriptor
 
-    @classmethod
-    def start(cls, config: TrainConfig, device: torch.device) -> State:
-        """Return the state before the first step."""
+    @staticmethod
+    def of(network: N, config: OptimizerConfig, device: torch.device) -> State[N]:
+        """Return the state before the first step of a network."""
+        network = network.to(device)
+        averaged = copy.deepcopy(network).eval().requires_grad_(False)
+        optimizer = torch.optim.AdamW(
+            network.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=has_fused_optimizer(device),
+        )
+        return State(network, averaged, optimizer)
+
+    @staticmethod
+    def start(config: TrainConfig, device: torch.device) -> State[VariationalNonLocalNetwork]:
+        """Return the state before the first step of a plan."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             network = VariationalNonLocalNetwork(config.network)
@@ -49,17 +67,9 @@ class State:
                     f"{config.start_from} holds another network ({network.config}) than the "
                     f"configuration asks for ({config.network})"
                 )
-        network = network.to(device)
-        averaged = copy.deepcopy(network).eval().requires_grad_(False)
-        optimizer = torch.optim.AdamW(
-            network.parameters(),
-            lr=config.optimizer.learning_rate,
-            weight_decay=config.optimizer.weight_decay,
-            fused=has_fused_optimizer(device),
-        )
-        return cls(network, averaged, optimizer)
+        return State.of(network, config.optimizer, device)
 
-    def save(self, folder: Path, config: TrainConfig) -> None:
+    def save(self, folder: Path, config: object) -> None:
         """Write the state into a folder."""
         content = {
             "version": VERSION,
@@ -72,11 +82,11 @@ class State:
         with atomic_path(folder / NAME) as path:
             torch.save(content, path)
 
-    def resume(self, folder: Path, config: TrainConfig) -> None:
+    def resume(self, folder: Path, config: object) -> None:
         """Take over what a run of the same configuration has saved in `folder`."""
         content = _read(folder / NAME)
         # What the file does not know yet has today's default.
-        then = from_dict(TrainConfig, content["config"], str(folder / NAME))
+        then = from_dict(type(config), content["config"], str(folder / NAME))
         different = _differences(to_dict(then), to_dict(config))
         if different:
             raise VBRegError(

@@ -39,18 +39,20 @@ class DataConfig:
     jitter: float = 0.05  # at most, in inlier thresholds
 
     def __post_init__(self) -> None:
-        _check(
+        check_field(
             len(self.weights) in (0, len(self.shards)), self, "weights", "one for each of shards"
         )
-        _check(all(w > 0 for w in self.weights), self, "weights", "positive numbers")
-        _check(
+        check_field(all(w > 0 for w in self.weights), self, "weights", "positive numbers")
+        check_field(
             min(self.sizes, default=0) >= 3, self, "sizes", "numbers of matches, each at least 3"
         )
-        _check(
+        check_field(
             self.correspondences >= max(self.sizes), self, "correspondences", "at least max(sizes)"
         )
         low, high = self.inlier_boost
-        _check(0 < low <= high, self, "inlier_boost", "two positive numbers, the smaller first")
+        check_field(
+            0 < low <= high, self, "inlier_boost", "two positive numbers, the smaller first"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class OptimizerConfig:
     ema: float = 0.999  # of the weights; grows to this from 0.1 in the first steps
 
     def __post_init__(self) -> None:
-        _check(self.learning_rate > 0, self, "learning_rate", "a positive number")
-        _check(0 < self.final <= 1, self, "final", "a number in (0, 1]")
-        _check(0 <= self.ema < 1, self, "ema", "a number in [0, 1)")
+        check_field(self.learning_rate > 0, self, "learning_rate", "a positive number")
+        check_field(0 < self.final <= 1, self, "final", "a number in (0, 1]")
+        check_field(0 <= self.ema < 1, self, "ema", "a number in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -99,16 +101,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_batches", "log_every", "validate_every", "checkpoint_every"):
-            _check(getattr(self, name) >= 1, self, name, "at least 1")
-        _check(self.minutes is None or self.minutes > 0, self, "minutes", "a positive number")
+            check_field(getattr(self, name) >= 1, self, name, "at least 1")
+        check_field(self.minutes is None or self.minutes > 0, self, "minutes", "a positive number")
         if self.network.input == "feat":
-            _check(
+            check_field(
                 self.data.matched_by == "fpfh",
                 self.data,
                 "matched_by",
                 "'fpfh' with network.input = 'feat', which is trained on FPFH",
             )
-            _check(
+            check_field(
                 self.network.descriptor_width == FPFH_WIDTH,
                 self.network,
                 "descriptor_width",
@@ -201,7 +203,8 @@ def _spell(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
-def _check(good: bool, config: object, name: str, expected: str) -> None:
+def check_field(good: bool, config: object, name: str, expected: str) -> None:
+    """Raise an error that names a field and what it should hold, unless it is good."""
     if not good:
         raise ValueError(f"{name} = {getattr(config, name)!r}: expected {expected}")
 

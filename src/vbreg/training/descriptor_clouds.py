@@ -6,24 +6,30 @@ Worker processes make them ready, so that the device that trains does nothing bu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from vbreg.clouds import normals, voxel_downsample
+from vbreg.clouds import normals
+from vbreg.datasets.poses import inverse_pose
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
+from vbreg.frames import LocalCloud
 from vbreg.geometry import random_rotation
+from vbreg.matching import thin, thin_to_detail
+from vbreg.metrics import overlap
 from vbreg.scale import Scale
 from vbreg.types import Float64
 
 MIN_POINTS = 300  # of a cloud at one a voxel
 MAX_POINTS = 12_000  # of a cloud to train on; larger ones are cropped about a point
 MIN_OVERLAP = 0.1
-DETAIL = 0.5  # voxels between the points of a cloud with detail
+DETAILED = 0.8  # share of the clouds whose finer points are seen
+
+Posed = tuple[Float64, Float64]  # points (N, 3), T_world_scan (4, 4)
 
 
 class CloudPair(NamedTuple):
@@ -31,8 +37,7 @@ class CloudPair(NamedTuple):
 
     source: int
     target: int
-    R: Float64  # (3, 3) maps source points into the target's frame
-    t: Float64  # (3,) in voxels
+    T_target_source: Float64  # (4, 4) in voxels
     overlap: float
 
 
@@ -46,38 +51,36 @@ class ReadyPlace(NamedTuple):
 
 def ready_place(
     kind: str,
-    scans: Sequence[tuple[Float64, Float64]],  # points (N, 3), T_world_scan (4, 4)
+    scans: Sequence[Posed],
     scale: Scale,
     config: DescriptorConfig,
     seed: int,
 ) -> ReadyPlace:
-    """Turn each scan by chance, thin it, and prepare what the network sees of it."""
+    """Turn each scan by chance, and prepare what the network sees of it as `describe` does."""
     generator = torch.Generator().manual_seed(seed)
-    clouds, poses, trees = [], [], []
+    clouds, poses = [], []
     for points, T_world_scan in scans:
-        R = random_rotation(1, generator=generator)[0].double().numpy()
-        middle = points.mean(0)
-        local = torch.from_numpy((points - middle) @ R.T / scale.voxel_size).float()
-        at_voxels = _cropped(voxel_downsample(local, 1.0), generator)
+        turn = np.eye(4)
+        turn[:3, :3] = random_rotation(generator=generator, dtype=torch.float64).numpy()
+        local = LocalCloud.of(points @ turn[:3, :3].T, "a scan")
+        at_voxels = _cropped(thin(local, scale), generator)
         if len(at_voxels) < MIN_POINTS:
             continue
-        fine = (
-            voxel_downsample(local, DETAIL)
-            if bool(torch.rand((), generator=generator) < 0.8)
-            else at_voxels
-        )
-        direction = normals(at_voxels, scale.normal_radius / scale.voxel_size)
-        clouds.append(prepare(at_voxels, direction, fine, config))
-        T = np.eye(4)  # of the world, in voxels, from the cloud's own frame
-        T[:3, :3] = T_world_scan[:3, :3] @ R.T
-        T[:3, 3] = (T_world_scan[:3, :3] @ middle + T_world_scan[:3, 3]) / scale.voxel_size
-        poses.append(T)
-        trees.append(at_voxels.double().numpy() @ T[:3, :3].T + T[:3, 3])
+        fine = at_voxels
+        if float(torch.rand((), generator=generator)) < DETAILED:
+            fine = thin_to_detail(local, scale)
+        direction = normals(at_voxels, scale.normal_radius)
+        clouds.append(prepare(at_voxels, direction, fine, scale, config))
+        shift = np.eye(4)
+        shift[:3, 3] = local.origin
+        T_world_cloud = T_world_scan @ inverse_pose(turn) @ shift
+        T_world_cloud[:3, 3] /= scale.voxel_size
+        poses.append(T_world_cloud)
     pairs = [
-        CloudPair(i, j, *_relative(poses[i], poses[j]), overlap)
-        for i in range(len(clouds))
-        for j in range(len(clouds))
-        if i < j and (overlap := _overlap(trees[i], trees[j])) >= MIN_OVERLAP
+        CloudPair(i, j, T, shared)
+        for i, j in combinations(range(len(clouds)), 2)
+        if (shared := _overlap(clouds[i], clouds[j], T := inverse_pose(poses[j]) @ poses[i]))
+        >= MIN_OVERLAP
     ]
     return ReadyPlace(kind, tuple(clouds), tuple(pairs))
 
@@ -87,19 +90,13 @@ def _cropped(points: Tensor, generator: torch.Generator) -> Tensor:
     if len(points) <= MAX_POINTS:
         return points
     centre = points[torch.randint(len(points), (), generator=generator)]
-    return points[(points - centre).norm(dim=-1).topk(MAX_POINTS, largest=False).indices.sort()[0]]
+    nearest = (points - centre).norm(dim=-1).topk(MAX_POINTS, largest=False).indices
+    return points[nearest.sort().values]
 
 
-def _relative(T_world_a: Float64, T_world_b: Float64) -> tuple[Float64, Float64]:
-    R = T_world_b[:3, :3].T @ T_world_a[:3, :3]
-    return R, T_world_b[:3, :3].T @ (T_world_a[:3, 3] - T_world_b[:3, 3])
-
-
-def _overlap(a: Float64, b: Float64) -> float:
-    """Return the share of the smaller cloud that lies within 1.5 voxels of the other."""
-    few, many = (a, b) if len(a) <= len(b) else (b, a)
-    distance, _ = cKDTree(many).query(few[:: max(1, len(few) // 1000)], distance_upper_bound=1.5)
-    return float(np.isfinite(distance).mean())
+def _overlap(source: Prepared, target: Prepared, T_target_source: Float64) -> float:
+    x, y = (cloud.pyramid.levels[0].points for cloud in (source, target))
+    return overlap(x[:: 1 + len(x) // 1000], y, torch.from_numpy(T_target_source), 1.5)
 
 
 def to_arrays(place: ReadyPlace) -> ReadyPlace:

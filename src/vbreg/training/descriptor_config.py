@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from vbreg.descriptors.prepared import DescriptorConfig
-from vbreg.training.config import OptimizerConfig, from_dict, read_toml
+from vbreg.training.config import OptimizerConfig, check_field, from_dict, read_toml
 from vbreg.training.descriptor_places import PlacesConfig
 
 
@@ -28,6 +28,14 @@ class DescriptorTrainConfig:
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(weight_decay=1e-4, warmup_steps=100)
     )
+
+    def __post_init__(self) -> None:
+        for name in ("pairs", "places_held", "places_first", "log_every", "validate_every"):
+            check_field(getattr(self, name) >= 1, self, name, "at least 1")
+        check_field(self.minutes > 0, self, "minutes", "a positive number")
+        check_field(
+            self.places_first <= self.places_held, self, "places_first", "at most places_held"
+        )
 
 
 def is_descriptor_config(path: Path) -> bool:

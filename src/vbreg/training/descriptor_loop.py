@@ -6,38 +6,39 @@ is the same in every run, but when one joins depends on the speed of the machine
 
 from __future__ import annotations
 
-import copy
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vbreg.backends.devices import device_name, has_fused_optimizer, lowered_precision
+from vbreg.backends.devices import device_name, lowered_precision
 from vbreg.descriptors.learned import save_descriptor
 from vbreg.descriptors.network import Described, DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
 from vbreg.errors import VBRegError
+from vbreg.geometry import apply
 from vbreg.io import atomic_path
-from vbreg.training import journal
+from vbreg.training import checkpoint, journal
+from vbreg.training.checkpoint import State
 from vbreg.training.config import to_dict
 from vbreg.training.descriptor_clouds import CloudPair, ReadyPlace, to_tensors
 from vbreg.training.descriptor_config import DescriptorTrainConfig
 from vbreg.training.descriptor_loss import DescriptorLoss, pair_loss
 from vbreg.training.descriptor_places import HELD_OUT, PlaceMaker
 from vbreg.training.journal import Journal
-from vbreg.training.loop import WEIGHTS_FILE, average_weights, learning_rate
+from vbreg.training.loop import WEIGHTS_FILE, follow_gradient, learning_rate
 from vbreg.training.stream import Stream
 
-CHECKPOINT = "descriptor_checkpoint.pt"
 TERMS = (*DescriptorLoss._fields, "total")
 SALIENCY_WEIGHT = 0.2
 LOW_OVERLAP = 0.3  # half of the pairs of a step lie below, if there are any
+SYNCHRONISED = 10  # steps, after which the clock waits for the device
 
 
 def train_descriptor(
@@ -46,24 +47,28 @@ def train_descriptor(
     *,
     device: torch.device | str = "cpu",
     minutes: float | None = None,
+    until: int | None = None,
     quiet: bool = False,
 ) -> Path:
     """Train a descriptor, or go on with what lies in `output`; return the path of the weights.
 
-    `minutes` of this call, making the first places included, stop it before its plan is done.
+    `minutes` of this call, making the first places included, and `until`, a step, stop it before
+    its plan is done.
     """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise VBRegError("a descriptor is trained by one process: start it without torchrun")
     output.mkdir(parents=True, exist_ok=True)
     run = DescriptorRun(config, torch.device(device))
-    if (output / CHECKPOINT).exists():
-        run.resume(output)
+    if (output / checkpoint.NAME).exists():
+        run.state.resume(output, config)
     maker = PlaceMaker(config.places, config.network, config.seed)
     with (
         journal.opened(output, None, quiet=quiet) as notes,
-        Stream(maker, config.places.workers, first=run.places.seen) as arriving,
+        Stream(maker, config.places.workers, first=run.state.places) as arriving,
     ):
-        journal.forget_after(output, run.step)
+        journal.forget_after(output, run.state.step)
         end = run.clock() + 60 * minutes if minutes is not None else math.inf
-        run.until(end, arriving, output, notes)
+        run.until(until, end, arriving, output, notes)
     return output / WEIGHTS_FILE
 
 
@@ -72,12 +77,11 @@ class Places:
 
     def __init__(self, most: int, device: torch.device) -> None:
         self.held: deque[ReadyPlace] = deque(maxlen=most)
-        self.device, self.seen = device, 0
+        self.device = device
 
-    def add(self, place: ReadyPlace | None) -> None:
+    def add(self, place: ReadyPlace) -> None:
         """Take a place in; one without pairs is of no use."""
-        self.seen += 1
-        if place is not None and place.pairs:
+        if place.pairs:
             self.held.append(to_tensors(place, self.device))
 
     def draw(
@@ -105,81 +109,90 @@ class DescriptorRun:
         self.config, self.device, self.clock = config, device, clock
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.network = DescriptorNetwork(config.network).to(device)
-        self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(
-            self.network.parameters(),
-            lr=config.optimizer.learning_rate,
-            weight_decay=config.optimizer.weight_decay,
-            fused=has_fused_optimizer(device),
-        )
+            network = DescriptorNetwork(config.network)
+        self.state = State.of(network, config.optimizer, device)
         self.places = Places(config.places_held, device)
         self.choice = np.random.default_rng(config.seed)
         self.generator = torch.Generator(device).manual_seed(config.seed)
-        self.step, self.pairs, self.seconds, self.warm = 0, 0, 0.0, False
+        self.warm = False
 
     @property
     def progress(self) -> float:
         """The share of the plan that is done."""
-        return self.seconds / (60 * self.config.minutes)
+        return self.state.step_seconds / (60 * self.config.minutes)
 
-    def until(self, end: float, arriving: Stream[ReadyPlace], output: Path, notes: Journal) -> None:
-        """Take steps until the plan is done or the clock shows `end`."""
-        config = self.config
+    def until(
+        self,
+        stop: int | None,
+        end: float,
+        arriving: Stream[ReadyPlace],
+        output: Path,
+        notes: Journal,
+    ) -> None:
+        """Take steps until the plan is done, a step is reached or the clock shows `end`."""
+        config, state = self.config, self.state
         held_out = self._held_out(notes)
         while len(self.places.held) < config.places_first and self.clock() < end:
-            self.places.add(arriving.take(wait=True))
-        while self.progress < 1.0 and self.clock() < end:
-            if (place := arriving.take(wait=False)) is not None:
-                self.places.add(place)
-            began = self.clock()
-            terms = self.take_step()
-            if self.step % 10 == 0:
-                float(terms["total"])  # waits for the device, so that the clock tells the truth
-            self.seconds += self.clock() - began if self.warm else 0.0
-            self.warm = True
-            notes.advance(self.step)
-            if self.step % config.log_every == 0:
+            self.take_in(arriving.take())
+        while not self._done(stop) and self.clock() < end:
+            if (place := arriving.take_if_ready()) is not None:
+                self.take_in(place)
+            terms = self._timed_step()
+            notes.advance(state.step)
+            if state.step % config.log_every == 0:
                 values = {name: float(value) for name, value in terms.items()}
-                about = {"places": self.places.seen, "minutes": self.seconds / 60}
-                notes.record("train", self.step, {"pairs": self.pairs, **about, **values})
-            if self.step % config.validate_every == 0:
-                notes.record("validation", self.step, self.validate(held_out))
+                about = {"places": state.places, "minutes": state.step_seconds / 60}
+                notes.record("train", state.step, {"pairs": state.pairs, **about, **values})
+            if state.step % config.validate_every == 0:
+                notes.record("validation", state.step, self.validate(held_out))
                 self.save(output)
-        notes.record("validation", self.step, self.validate(held_out))
+        notes.record("validation", state.step, self.validate(held_out))
         self.save(output)
+
+    def _done(self, stop: int | None) -> bool:
+        return self.progress >= 1.0 or (stop is not None and self.state.step >= stop)
+
+    def take_in(self, place: ReadyPlace) -> None:
+        """Count a place, and put it with those at hand."""
+        self.state.places += 1
+        self.places.add(place)
 
     def _held_out(self, notes: Journal) -> list[ReadyPlace]:
         """Make the places that are only looked at."""
         places = self.config.places
-        made = []
         with Stream(PlaceMaker(places, self.config.network, HELD_OUT), places.workers) as arriving:
-            for _ in notes.track(range(places.held_out), "places to look at"):
-                place = arriving.take(wait=True)
-                assert place is not None
-                made.append(to_tensors(place, self.device))
-        return made
+            return [
+                to_tensors(arriving.take(), self.device)
+                for _ in notes.track(range(places.held_out), "places to look at")
+            ]
+
+    def _timed_step(self) -> dict[str, Tensor]:
+        """Take a step on the clock of the plan; the first of a process compiles and is off it."""
+        began = self.clock()
+        terms = self.take_step()
+        if self.state.step % SYNCHRONISED == 0:
+            float(terms["total"])  # waits for the device, so that the clock tells the truth
+        self.state.step_seconds += self.clock() - began if self.warm else 0.0
+        self.warm = True
+        return terms
 
     def take_step(self) -> dict[str, Tensor]:
-        """Take one step over some pairs -> its terms, means over the pairs."""
-        config = self.config
+        """Take one step over some pairs -> its terms, means over those that overlap."""
+        config, state = self.config, self.state
         drawn = self.places.draw(config.pairs, self.choice)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.progress, config.optimizer)
-        self.optimizer.zero_grad(set_to_none=True)
-        losses = self.losses(self.network, drawn)
-        terms = DescriptorLoss(*(torch.stack(parts).mean() for parts in zip(*losses, strict=True)))
+        for group in state.optimizer.param_groups:
+            group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
+        state.optimizer.zero_grad(set_to_none=True)
+        losses = self.losses(state.network, drawn)
+        terms = mean_loss(losses, self.device)
         total = terms.contrast + SALIENCY_WEIGHT * terms.saliency
-        total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.network.parameters(), config.optimizer.gradient_clip
-        )
-        if torch.isfinite(norm):
-            self.optimizer.step()
-            decay = min(config.optimizer.ema, (1 + self.step) / (10 + self.step))
-            average_weights(self.averaged, self.network, decay)
-        self.step += 1
-        self.pairs += len(losses)
+        if losses:
+            total.backward()
+            follow_gradient(state, config.optimizer)
+        else:
+            state.skipped += 1
+        state.step += 1
+        state.pairs += len(losses)
         return {k: v.detach() for k, v in zip(TERMS, [*terms, total], strict=True)}
 
     def losses(
@@ -192,11 +205,11 @@ class DescriptorRun:
         for k, (place, pair) in enumerate(drawn):
             a, b = described[2 * k], described[2 * k + 1]
             x, y = (place.clouds[end].pyramid.levels[0].points for end in pair[:2])
-            R, t = (torch.as_tensor(part, dtype=x.dtype, device=x.device) for part in pair[2:4])
+            T = torch.as_tensor(pair.T_target_source, dtype=x.dtype, device=x.device)
             loss = pair_loss(
                 (a.descriptors, b.descriptors),
                 (a.saliency, b.saliency),
-                (x @ R.T + t, y),
+                (apply(T, x), y),
                 network.temperature.exp().clamp_min(0.01),
                 self.generator,
             )
@@ -206,41 +219,19 @@ class DescriptorRun:
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from, and the averaged weights as they are by now."""
-        counts = [self.step, self.pairs, self.seconds, self.places.seen]
-        content = {
-            "config": to_dict(self.config),
-            "network": self.network.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "counts": counts,
-        }
-        with atomic_path(output / CHECKPOINT) as path:
-            torch.save(content, path)
+        state = self.state
+        state.save(output, self.config)
         about = {
-            "steps": self.step,
-            "pairs": self.pairs,
-            "places": self.places.seen,
-            "minutes": round(self.seconds / 60, 2),
+            "steps": state.step,
+            "pairs": state.pairs,
+            "skipped": state.skipped,
+            "places": state.places,
+            "step_minutes": round(state.step_seconds / 60, 2),
             "device": device_name(self.device),
             "config": to_dict(self.config),
         }
         with atomic_path(output / WEIGHTS_FILE) as path:
-            save_descriptor(path, self.averaged, about)
-
-    def resume(self, output: Path) -> None:
-        """Take over what a run of the same configuration has saved."""
-        content: dict[str, Any] = torch.load(
-            output / CHECKPOINT, map_location=self.device, weights_only=True
-        )
-        if content["config"] != to_dict(self.config):
-            raise VBRegError(
-                f"{output / CHECKPOINT} was made with another configuration: go on with the old "
-                "one, or train afresh in another folder"
-            )
-        self.network.load_state_dict(content["network"])
-        self.averaged.load_state_dict(content["averaged"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        self.step, self.pairs, self.seconds, self.places.seen = content["counts"]
+            save_descriptor(path, state.averaged, about)
 
     @torch.no_grad()
     def validate(self, held_out: Sequence[ReadyPlace]) -> dict[str, float]:
@@ -248,9 +239,16 @@ class DescriptorRun:
         drawn = [(place, pair) for place in held_out for pair in place.pairs[::4]]
         losses = []
         for start in range(0, len(drawn), self.config.pairs):
-            losses += self.losses(self.averaged, drawn[start : start + self.config.pairs])
-        means = (torch.stack(parts).mean() for parts in zip(*losses, strict=True))
-        return {name: float(mean) for name, mean in zip(DescriptorLoss._fields, means, strict=True)}
+            losses += self.losses(self.state.averaged, drawn[start : start + self.config.pairs])
+        found = mean_loss(losses, self.device)
+        return {name: float(mean) for name, mean in found._asdict().items()}
+
+
+def mean_loss(losses: Sequence[DescriptorLoss], device: torch.device) -> DescriptorLoss:
+    """Return the mean of each term; not a number where no pair overlaps."""
+    if not losses:
+        return DescriptorLoss(*torch.full((4,), math.nan, device=device))
+    return DescriptorLoss(*(torch.stack(parts).mean() for parts in zip(*losses, strict=True)))
 
 
 def described_clouds(

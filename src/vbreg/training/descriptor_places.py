@@ -14,15 +14,12 @@ from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
-from vbreg.training.descriptor_clouds import ReadyPlace, ready_place, to_arrays
-from vbreg.types import Float64
+from vbreg.training.descriptor_clouds import Posed, ReadyPlace, ready_place, to_arrays
 
 FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator's
 GROUP = 8  # real scans of a place that are looked at together
 HELD_OUT = 1 << 40  # the seed of the maker whose places are only looked at
 MAX_SEED = 1 << 40  # of a place
-
-Posed = tuple[Float64, Float64]  # points (N, 3), T_world_scan (4, 4)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,22 +156,10 @@ class Run:
                 terms += self.accumulate(batch, self.generator) / config.micro_batches
         self.workers.add_up(terms)
         self.workers.add_up_gradients(state.network)
-        self._update()
+        follow_gradient(state, config.optimizer)
         state.step += 1
         state.pairs += pairs
         return dict(zip(TERMS, terms.unbind(), strict=True))
-
-    def _update(self) -> None:
-        """Follow the gradient, unless it is not finite; then the step is skipped and counted."""
-        state, optimizer = self.state, self.config.optimizer
-        parameters = state.network.parameters()
-        norm = torch.nn.utils.clip_grad_norm_(parameters, optimizer.gradient_clip)
-        if torch.isfinite(norm):
-            state.optimizer.step()
-            decay = min(optimizer.ema, (1 + state.step) / (10 + state.step))
-            average_weights(state.averaged, state.network, decay)
-        else:
-            state.skipped += 1
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from and the weights as they are by now."""
@@ -202,6 +191,17 @@ class Run:
             "pairs_per_second": pairs_per_second,
             **{name: float(value) for name, value in terms.items()},
         }
+
+
+def follow_gradient(state: State[Any], config: OptimizerConfig) -> None:
+    """Take the step, unless the gradient is not finite; then it is skipped and counted."""
+    norm = torch.nn.utils.clip_grad_norm_(state.network.parameters(), config.gradient_clip)
+    if torch.isfinite(norm):
+        state.optimizer.step()
+        decay = min(config.ema, (1 + state.step) / (10 + state.step))
+        average_weights(state.averaged, state.network, decay)
+    else:
+        state.skipped += 1
 
 
 @torch.no_grad()

@@ -34,17 +34,26 @@ class Stream(Generic[T]):
                 count, get_context("spawn"), initializer=_keep_to_one_core
             )
 
-    def take(self, *, wait: bool) -> T | None:
-        """Return the next result; without waiting None where it is not ready yet."""
+    def take(self) -> T:
+        """Return the next result, as soon as it is there."""
         if self.pool is None:
             self.next += 1
             return self.work(self.next - 1)
-        while len(self.waiting) < self.ahead:
-            self.waiting.append(self.pool.submit(self.work, self.next))
-            self.next += 1
-        if not wait and not self.waiting[0].done():
-            return None
+        self._ask_ahead(self.pool)
         return self.waiting.popleft().result()
+
+    def take_if_ready(self) -> T | None:
+        """Return the next result, or None where it is not ready yet."""
+        if self.pool is not None:
+            self._ask_ahead(self.pool)
+            if not self.waiting[0].done():
+                return None
+        return self.take()
+
+    def _ask_ahead(self, pool: ProcessPoolExecutor) -> None:
+        while len(self.waiting) < self.ahead:
+            self.waiting.append(pool.submit(self.work, self.next))
+            self.next += 1
 
     def __enter__(self) -> Stream[T]:
         return self
