@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from vbreg.backends import devices
 from vbreg.backends.devices import choose_device
+from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
 from vbreg.datasets import Pair
 from vbreg.descriptors import LearnedDescriptor, descriptor_named
@@ -83,13 +83,8 @@ def lines(options: argparse.Namespace, device: torch.device) -> Iterator[Line]:
                 if k < TIMED_CLOUDS:
                     clouds.append(pair.source)
             compute = descriptor_named(name)
-            seconds = []
-            for cloud in clouds:
-                devices.wait(device)
-                began = time.perf_counter()
-                describe(cloud, settings.scale, descriptor=compute, device=device)
-                devices.wait(device)
-                seconds.append(time.perf_counter() - began)
+            describing = partial(describe, scale=settings.scale, descriptor=compute, device=device)
+            seconds = [measured(partial(describing, c), device)[1].seconds for c in clouds]
             size = 0
             if isinstance(compute, LearnedDescriptor):
                 size = sum(p.numel() for p in compute.network.parameters())

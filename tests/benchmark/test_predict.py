@@ -18,6 +18,9 @@ from vbreg.benchmark.predict import predict, table_path
 from vbreg.benchmark.problems import Settings, open_sequence, problem_source
 from vbreg.benchmark.report import write_report
 from vbreg.benchmark.score import score
+from vbreg.descriptors.learned import save_descriptor
+from vbreg.descriptors.network import DescriptorNetwork
+from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.errors import VBRegError
 from vbreg.methods import Problem, open_method
 from vbreg.types import Registration
@@ -237,6 +240,19 @@ def test_other_settings_need_another_folder(scans: Path, tmp_path: Path) -> None
     predict(settings(scans), ["sm"], tmp_path, limit=1, quiet=True)
     with pytest.raises(VBRegError, match="choose another --output"):
         predict(Settings.of(str(scans), voxel_size=0.1), ["sm"], tmp_path, limit=1, quiet=True)
+
+
+def test_a_descriptor_that_was_trained_on_needs_another_folder(scans: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "mine.safetensors"
+    given = Settings.of(str(scans), descriptor=str(weights), voxel_size=settings(scans).voxel_size)
+    small = DescriptorConfig(local=("relief",), widths=(), depths=(), output=8)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save_descriptor(weights, DescriptorNetwork(small))
+        if seed == 0:
+            predict(given, ["sm"], tmp_path / "out", limit=1, quiet=True)
+    with pytest.raises(VBRegError, match="descriptor_weights"):
+        predict(given, ["sm"], tmp_path / "out", limit=1, quiet=True)
 
 
 def test_sampled_points_do_not_depend_on_the_other_pairs(scans: Path, tmp_path: Path) -> None:

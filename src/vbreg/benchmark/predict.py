@@ -22,7 +22,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.measure import measured
-from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
+from vbreg.benchmark.problems import (
+    Labelled,
+    Settings,
+    descriptor_identity,
+    open_sequence,
+    problem_source,
+)
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, open_method
 from vbreg.metrics import pose_error
@@ -161,7 +167,7 @@ class _Worker:
         self.source = problem_source(job.settings, job.root, self.device)
         self.methods = {name: open_(self.device) for name, open_ in job.methods.items()}
         self.warm: set[str] = set()
-        header = {"settings": job.settings.to_dict()}
+        header = {"settings": job.settings.to_dict(), **descriptor_identity(job.settings)}
         with lock:
             self.problems = Table(job.output / PROBLEMS, header)
             self.tables = {

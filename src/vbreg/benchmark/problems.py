@@ -17,6 +17,7 @@ from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
 from vbreg.descriptors import DESCRIPTORS, WEIGHTS_SUFFIX, descriptor_named
+from vbreg.descriptors.learned import load_descriptor
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
@@ -95,6 +96,13 @@ def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
     if settings.dataset not in KINDS:  # a folder, whose clouds may be in any unit
         options["radius"] = settings.voxel_size
     return open_pairs(settings.dataset, root, **options)
+
+
+def descriptor_identity(settings: Settings) -> dict[str, Any]:
+    """Return what tells a descriptor from another of the same name: the checksum of its weights."""
+    if not settings.descriptor.endswith(WEIGHTS_SUFFIX):
+        return {}
+    return {"descriptor_weights": load_descriptor(Path(settings.descriptor)).fingerprint}
 
 
 def problem_source(

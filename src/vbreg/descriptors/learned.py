@@ -20,8 +20,9 @@ from vbreg.weights_file import do_not_fit, fill, read_weights, save_weights
 class LearnedDescriptor:
     """Describes points by a trained network; all lengths are taken in units of the voxel size."""
 
-    def __init__(self, network: DescriptorNetwork) -> None:
+    def __init__(self, network: DescriptorNetwork, fingerprint: str | None = None) -> None:
         self.network = network.eval()
+        self.fingerprint = fingerprint  # of the weights, so that cached poses are not mixed
 
     def __call__(self, points: Tensor, normals: Tensor, scale: Scale) -> Tensor:
         """Return (N, D) for points (N, 3), one a voxel, that are all that is known of a cloud."""
@@ -58,4 +59,4 @@ def load_descriptor(path: Path) -> LearnedDescriptor:
     except (KeyError, TypeError, ValueError) as error:
         raise do_not_fit(path, error) from error
     fill(network, tensors, header, path)
-    return LearnedDescriptor(network)
+    return LearnedDescriptor(network, header["sha256"])
