@@ -10,12 +10,12 @@ from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
 from vbreg.scale import Scale
 
 EVERYTHING = DescriptorConfig(
-    local=("fpfh", "patch", "relief"), widths=(16, 16, 24), depths=(1, 1, 1), depth_up=1, heads=4
+    local=("fpfh", "relief"), widths=(16, 16, 24), depths=(1, 1, 1), depth_up=1, patch_width=16
 )
 CONFIGS = (
     EVERYTHING,
-    DescriptorConfig(local=("relief",), widths=(8, 8, 8), depths=(1, 1, 1), output=8),
-    DescriptorConfig(local=("patch",), widths=(), depths=(), patch_width=16),
+    DescriptorConfig(widths=(8, 8, 8), depths=(1, 1, 1), patch_width=0, output=8),
+    DescriptorConfig(local=(), widths=(), depths=(), patch_width=16),
 )
 
 
@@ -44,7 +44,7 @@ def prepared(points: Tensor, config: DescriptorConfig) -> Prepared:
     return prepare(at_voxels, normals(at_voxels, 2.0), points, Scale(1.0), config)
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda c: "+".join(c.local))
+@pytest.fixture(params=CONFIGS, ids=("everything", "graph", "patch"))
 def config(request: pytest.FixtureRequest) -> DescriptorConfig:
     found: DescriptorConfig = request.param
     return found

@@ -60,6 +60,19 @@ def test_the_front_end_gives_it_detail_and_keeps_the_salient(weights: Path) -> N
     assert float(kept.min()) >= float(described.saliency.topk(100).values[-1])
 
 
+def test_only_keypoints_are_described(weights: Path) -> None:
+    described = describe(corner().double().numpy() * 0.05, Scale(0.05), descriptor=str(weights))
+    points, direction = described.points, described.normals
+    assert direction is not None
+    descriptor = load_descriptor(weights)
+    few = descriptor.with_detail(points, direction, points, Scale(0.05), keypoints=50)
+    every = descriptor.with_detail(points, direction, points, Scale(0.05))
+    kept = few.descriptors.any(-1)
+    assert int(kept.sum()) == 50
+    assert float(few.saliency[kept].min()) >= float(few.saliency[~kept].max())
+    torch.testing.assert_close(few.descriptors[kept], every.descriptors[kept], atol=1e-5, rtol=0)
+
+
 def test_register_takes_a_file(weights: Path) -> None:
     cloud = corner().double().numpy() * 0.05
     T = np.eye(4)

@@ -38,17 +38,14 @@ def test_tables_name_near_points_of_the_right_level() -> None:
 
 def test_a_lone_point_looks_at_itself() -> None:
     points = torch.cat([voxel_downsample(corner(), 1.0), torch.tensor([[500.0, 0.0, 0.0]])])
-    pyramid = build_pyramid(
-        points, normals(points, 2.0), points, neighbors=8, patch_radius=5.0, patch_points=20
-    )
+    pyramid = build_pyramid(points, normals(points, 2.0), points, neighbors=8)
     assert set(pyramid.within[0][-1].tolist()) == {len(points) - 1}
-    assert int(pyramid.around_count[-1]) == 1
 
 
 def test_fewer_points_than_neighbours() -> None:
     points = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]])
     up = torch.tensor([[0.0, 0, 1]]).expand(3, 3)
-    pyramid = build_pyramid(points, up, points, neighbors=8, patch_radius=5.0, patch_points=20)
+    pyramid = build_pyramid(points, up, points, neighbors=8)
     assert pyramid.within[0].shape == (3, 8)
     assert bool((pyramid.within[0] < 3).all())
 

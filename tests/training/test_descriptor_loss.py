@@ -3,7 +3,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from vbreg.training.descriptor_loss import pair_loss
+from vbreg.training.descriptor_loss import MAX_DRAWN, draw, pair_loss
 
 N = 600
 TEMPERATURE = torch.tensor(0.05)
@@ -15,8 +15,8 @@ def loss_of(source: torch.Tensor, target: torch.Tensor, saliency: torch.Tensor, 
         (source, target),
         (saliency, saliency),
         (points + shift, points),
+        (N, N),
         TEMPERATURE,
-        torch.Generator().manual_seed(1),
     )
 
 
@@ -53,8 +53,8 @@ def test_what_lies_beside_the_truth_is_not_wrong() -> None:
         (d, twins[1]),
         (torch.zeros(N), torch.zeros(2 * N)),
         (points, twins[0]),
+        (N, 2 * N),
         TEMPERATURE,
-        torch.Generator().manual_seed(1),
     )
     assert found is not None
     assert float(found.contrast) < 0.3  # log 2 where they were
@@ -69,9 +69,22 @@ def test_the_gradient_reaches_descriptors_saliency_and_temperature() -> None:
         (d, random_descriptors(1)),
         (s, torch.zeros(N)),
         (points, points),
+        (N, N),
         temperature,
-        torch.Generator().manual_seed(1),
     )
     assert found is not None
     (found.contrast + found.saliency).backward()
     assert all(x.grad is not None and bool(x.grad.any()) for x in (d, s, temperature))
+
+
+def test_partners_are_drawn_with_those_drawn_by_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 80 * torch.rand(4 * MAX_DRAWN, 3, generator=generator)
+    y = torch.cat([x[: 2 * MAX_DRAWN] + 0.1, x[:50] + 1000])
+    drawn = draw(x, y, generator)
+    assert drawn.by_chance == (MAX_DRAWN, MAX_DRAWN)
+    in_both = drawn.source[:MAX_DRAWN]
+    in_both = in_both[in_both < 2 * MAX_DRAWN]
+    near = torch.cdist(x[in_both], y[drawn.target]).min(1).values
+    assert float(near.max()) < 0.2
+    assert bool((drawn.target[MAX_DRAWN:] < 2 * MAX_DRAWN).all())  # nothing far away has a partner

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vbreg.descriptors.network import Described, DescriptorNetwork
+from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import DescriptorConfig, prepare
 from vbreg.errors import FileFormatError
 from vbreg.scale import Scale
 from vbreg.weights_file import do_not_fit, fill, read_weights, save_weights
+
+
+class Described(NamedTuple):
+    """What the network says of each point."""
+
+    descriptors: Tensor  # (N, D), each of length 1, or of zeros where a point was left out
+    saliency: Tensor  # (N,) logit that the nearest descriptor in another scan is the right one
 
 
 class LearnedDescriptor:
@@ -30,12 +37,26 @@ class LearnedDescriptor:
 
     @torch.inference_mode()
     def with_detail(
-        self, points: Tensor, normals: Tensor, detail: Tensor, scale: Scale
+        self,
+        points: Tensor,
+        normals: Tensor,
+        detail: Tensor,
+        scale: Scale,
+        keypoints: int | None = None,
     ) -> Described:
-        """Describe points (N, 3), one a voxel, of a cloud whose finer points are `detail`."""
+        """Describe points (N, 3), one a voxel, of a cloud whose finer points are `detail`.
+
+        With `keypoints`, at most so many are described, the most salient; the others get zeros.
+        """
         network = self.network.to(points.device)
-        found: Described = network(prepare(points, normals, detail, scale, network.config))
-        return found
+        cloud = prepare(points, normals, detail, scale, network.config)
+        context = network.context(cloud)
+        rows = torch.arange(len(points), device=points.device)
+        if keypoints is not None and keypoints < len(points):
+            rows = context.saliency.topk(keypoints).indices.sort().values
+        found = network.describe(cloud, context, rows)
+        whole = found.new_zeros(len(points), found.shape[1]).index_copy_(0, rows, found)
+        return Described(whole, context.saliency)
 
 
 def save_descriptor(

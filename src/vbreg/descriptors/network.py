@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vbreg.descriptors.fpfh import WIDTH as FPFH_WIDTH
 from vbreg.descriptors.patches import PatchNetwork
-from vbreg.descriptors.prepared import FPFH_RADII, DescriptorConfig, Prepared
+from vbreg.descriptors.prepared import FPFH_RADII, DescriptorConfig, Prepared, patches_of
 from vbreg.descriptors.pyramid import (
     EDGE_NUMBERS,
     SPACINGS,
@@ -25,10 +25,13 @@ from vbreg.descriptors.pyramid import (
 )
 
 
-class Described(NamedTuple):
-    """What the network says of each point."""
+MAX_EDGES = 2**15  # looked along at a time when nothing is learned: near a CPU's cache
 
-    descriptors: Tensor  # (N, output), each of length 1
+
+class Context(NamedTuple):
+    """What the network knows of each point before it looks at patches."""
+
+    features: Tensor  # (N, .)
     saliency: Tensor  # (N,) logit that the nearest descriptor in another scan is the right one
 
 
@@ -53,8 +56,19 @@ class EdgeLayer(nn.Module):
 
     def forward(self, seen: Tensor, own: Tensor, index: Tensor, edges: Tensor) -> Tensor:
         """Return (N, width); seen (M, .), own (N, .), index (N, K), edges (N, K, 5)."""
+        seen = self.seen(seen)
+        step = len(own)
+        if not torch.is_grad_enabled():
+            step = max(1, MAX_EDGES // index.shape[1])
+        parts = [
+            self._gathered(seen, *(part[k : k + step] for part in (own, index, edges)))
+            for k in range(0, len(own), step)
+        ]
+        return torch.cat(parts)
+
+    def _gathered(self, seen: Tensor, own: Tensor, index: Tensor, edges: Tensor) -> Tensor:
         N, K = index.shape
-        looked_at = self.seen(seen).index_select(0, index.reshape(-1)).view(N, K, -1)
+        looked_at = seen.index_select(0, index.reshape(-1)).view(N, K, -1)
         message = F.relu(looked_at + self.own(own).unsqueeze(1) + self.edge(edges))
         weights = self.logits(message).softmax(1)  # (N, K, heads)
         split = message.unflatten(-1, (self.heads, -1))  # (N, K, heads, width / heads)
@@ -70,30 +84,29 @@ class DescriptorNetwork(nn.Module):
     def __init__(self, config: DescriptorConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or DescriptorConfig()
-        width = 0
-        if "fpfh" in config.local:
-            width += len(FPFH_RADII) * FPFH_WIDTH
-        if "patch" in config.local:
-            self.patch = PatchNetwork(config.patch_width, config.patch_radius)
-            width += config.patch_width
+        local = len(FPFH_RADII) * FPFH_WIDTH if "fpfh" in config.local else 0
         if "relief" in config.local:
             self.relief = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32))
-            width += 64
-        self.local_width = width
+            local += 64
+        known = local
         if config.widths:
-            self._build_graph(config)
-        whole = width + (config.widths[0] if config.widths else 0)
-        self.out = nn.Sequential(nn.Linear(whole, 2 * config.output), nn.ReLU())
-        self.descriptor = nn.Linear(2 * config.output + whole, config.output)
-        self.saliency = nn.Linear(2 * config.output, 1)
+            self._build_graph(config, local)
+            known += config.widths[0]
+        if known:
+            self.saliency = nn.Sequential(nn.Linear(known, 64), nn.ReLU(), nn.Linear(64, 1))
+        if config.patch_width:
+            self.patch = PatchNetwork(config.patch_width, config.patch_radius)
+            known += config.patch_width
+        self.hidden = nn.Sequential(nn.Linear(known, 2 * config.output), nn.ReLU())
+        self.descriptor = nn.Linear(2 * config.output + known, config.output)
         self.temperature = nn.Parameter(torch.tensor(0.07).log())  # of the loss
 
-    def _build_graph(self, config: DescriptorConfig) -> None:
+    def _build_graph(self, config: DescriptorConfig, local: int) -> None:
         def layer(seen: int, own: int, width: int) -> EdgeLayer:
             return EdgeLayer(seen, own, width, config.heads)
 
         first, *_ = widths = config.widths
-        self.enter = nn.Linear(self.local_width, first)
+        self.enter = nn.Linear(local, first)
         self.within = nn.ModuleList(
             nn.ModuleList(layer(w, w, w) for _ in range(depth))
             for w, depth in zip(widths, config.depths, strict=True)
@@ -104,29 +117,39 @@ class DescriptorNetwork(nn.Module):
         self.up = nn.ModuleList(layer(b, a, a) for a, b in between)
         self.last = nn.ModuleList(layer(first, first, first) for _ in range(config.depth_up))
 
-    def forward(self, cloud: Prepared) -> Described:
-        """Return descriptors and saliency of the finest points."""
-        local = self._local(*cloud)
-        x = local
-        if self.config.widths:
-            x = torch.cat([local, self._graph(cloud.pyramid, local)], dim=-1)
-        hidden = self.out(x)
-        found = self.descriptor(torch.cat([hidden, x], dim=-1))
-        return Described(
-            F.normalize(found.float(), dim=-1), self.saliency(hidden).float().squeeze(-1)
-        )
+    def forward(self, cloud: Prepared, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return descriptors (n, output) of the points `rows`, and the saliency (N,) of all."""
+        context = self.context(cloud)
+        return self.describe(cloud, context, rows), context.saliency
 
-    def _local(self, pyramid: Pyramid, described: Tensor | None) -> Tensor:
+    def context(self, cloud: Prepared) -> Context:
+        """Return what is known of every point by itself and by what lies round it."""
+        points = cloud.pyramid.levels[0].points
+        parts = self._local(cloud)
+        if not parts:
+            return Context(points.new_empty(len(points), 0), points.new_zeros(len(points)))
+        if self.config.widths:
+            parts.append(self._graph(cloud.pyramid, torch.cat(parts, dim=-1)))
+        features = torch.cat(parts, dim=-1)
+        return Context(features, self.saliency(features).float().squeeze(-1))
+
+    def describe(self, cloud: Prepared, context: Context, rows: Tensor) -> Tensor:
+        """Return descriptors (n, output) of length 1 of the points `rows` (n,)."""
+        x = context.features.index_select(0, rows)
+        if self.config.patch_width:
+            seen = self.patch(cloud.pyramid, rows, patches_of(cloud, rows, self.config))
+            x = torch.cat([x.to(seen.dtype), seen], dim=-1)
+        found = self.descriptor(torch.cat([self.hidden(x), x], dim=-1))
+        return F.normalize(found.float(), dim=-1)
+
+    def _local(self, cloud: Prepared) -> list[Tensor]:
         parts = []
-        if "fpfh" in self.config.local:
-            assert described is not None
-            parts.append(described)
-        if "patch" in self.config.local:
-            parts.append(self.patch(pyramid.levels[0], pyramid.around, pyramid.around_count))
         if "relief" in self.config.local:
-            seen = self.relief(relief_numbers(pyramid))
+            seen = self.relief(relief_numbers(cloud.pyramid))
             parts += [seen.mean(1), seen.amax(1)]
-        return torch.cat([part.to(parts[-1].dtype) for part in parts], dim=-1)
+        if cloud.fpfh is not None:
+            parts.append(cloud.fpfh.to(parts[0].dtype) if parts else cloud.fpfh)
+        return parts
 
     def _graph(self, pyramid: Pyramid, local: Tensor) -> Tensor:
         levels = pyramid.levels

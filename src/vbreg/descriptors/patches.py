@@ -1,92 +1,136 @@
-"""A patch of surface round a point, cut into the cells of a cylinder that stands on it.
+"""A patch of surface round a point, seen in the cells of a cylinder that stands on it.
 
 The axis is the normal. Nothing says where the azimuth begins, so the network treats all beginnings
-alike: it convolves round the circle and pools over it.
+alike: it convolves round the circle and pools over it. The middle of the patch is also seen closer,
+by points finer than one a voxel. Shapes: n patches of P points, C numbers of a cell.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vbreg.descriptors.pyramid import Level
+from vbreg.descriptors.pyramid import DETAIL_REACH, Pyramid
 
-RINGS, HEIGHTS, AZIMUTHS = 3, 7, 16  # cells
-CELL_NUMBERS = 4  # of a cell: its points, and the sum of their normals in the cell's own frame
-FIXED_POINT_ONE = 2**16  # of a point in a cell
-MAX_PATCH_PAIRS = 2**20  # patch points that are put into cells at a time
+AZIMUTHS = 16  # cells round the axis
+RINGS, HEIGHTS = 3, 7  # cells outwards and along the axis, of the whole patch
+NEAR_RINGS, NEAR_HEIGHTS = 3, 5  # and of its middle
+POINT_NUMBERS = 4  # of a point in a cell: 1, and its normal in the cell's own frame
+COLUMN = RINGS * HEIGHTS * POINT_NUMBERS + NEAR_RINGS * NEAR_HEIGHTS  # numbers of an azimuth
+MAX_PATCH_POINTS = 2**16  # held at a time when nothing is learned: near a CPU's cache
 
 
 class PatchNetwork(nn.Module):
-    """Describes each point by the cells of its patch."""
+    """Describes points by the cells of their patches."""
 
-    def __init__(self, width: int, radius: float, depth: int = 4) -> None:
+    def __init__(self, width: int, radius: float, depth: int = 3) -> None:
         super().__init__()
         self.radius = radius  # in voxels
-        widths = [RINGS * HEIGHTS * CELL_NUMBERS] + [width] * depth
-        self.layers = nn.ModuleList(
-            nn.Conv1d(a, b, 3, padding=1, padding_mode="circular") for a, b in pairwise(widths)
-        )
+        self.enter = nn.Linear(COLUMN, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.Linear(3 * width, width) for _ in range(depth))
         self.out = nn.Linear(2 * width, width)
 
-    def forward(self, level: Level, around: Tensor, count: Tensor) -> Tensor:
-        """Return (N, width)."""
-        parts = []
-        step = max(1, MAX_PATCH_PAIRS // around.shape[1]) if not torch.is_grad_enabled() else None
-        for rows in _slices(len(around), step):
-            x = cells(level, rows, around[rows], count[rows], self.radius)
-            x = x.to(self.out.weight.dtype)
-            for k, layer in enumerate(self.layers):
-                y = layer(x)
-                x = torch.relu(y + x if k else y)
-            parts.append(self.out(torch.cat([x.mean(-1), x.amax(-1)], dim=-1)))
-        return torch.cat(parts)
+    def forward(self, pyramid: Pyramid, rows: Tensor, around: Tensor) -> Tensor:
+        """Return (n, width) for the points `rows` (n,), whose patches are `around` (n, P)."""
+        step = len(rows)
+        if not torch.is_grad_enabled():
+            step = max(1, MAX_PATCH_POINTS // around.shape[1])
+        parts = [
+            self.described(cells(pyramid, rows[k : k + step], around[k : k + step], self.radius))
+            for k in range(0, len(rows), max(1, step))
+        ]
+        return torch.cat(parts) if parts else self.out.weight.new_empty(0, self.out.out_features)
+
+    def described(self, table: Tensor) -> Tensor:
+        """Return (n, width) for cells (n, AZIMUTHS, COLUMN)."""
+        x = F.relu(self.enter(table))
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            y = norm(x)
+            x = x + F.relu(layer(torch.cat([y.roll(1, 1), y, y.roll(-1, 1)], dim=-1)))
+        found: Tensor = self.out(torch.cat([x.mean(1), x.amax(1)], dim=-1))
+        return found
 
 
-def cells(level: Level, rows: slice, around: Tensor, count: Tensor, radius: float) -> Tensor:
-    """Return (n, RINGS x HEIGHTS x CELL_NUMBERS, AZIMUTHS) of the patches of some points.
+@torch.no_grad()
+def cells(pyramid: Pyramid, rows: Tensor, around: Tensor, radius: float) -> Tensor:
+    """Return (n, AZIMUTHS, COLUMN): what the patches of the points `rows` (n,) hold.
 
-    A point counts in the two azimuths nearest to it, in parts that add up to one.
+    A point counts in the cells nearest to it, in parts that add up to one.
     """
-    n, P = around.shape
-    own, axis = level.points[rows], level.normals[rows]
-    flat = around.reshape(-1)
-    d = level.points.index_select(0, flat).view(n, P, 3) - own.unsqueeze(1)
-    m = level.normals.index_select(0, flat).view(n, P, 3)
-    first = _across(axis)  # (n, 3)
-    second = torch.linalg.cross(axis, first)
-    basis = [direction.unsqueeze(1) for direction in (first, second, axis)]  # (n, 1, 3) each
-    # Sums, not a product of matrices, which training would round.
-    (x, y, z), (mx, my, mz) = ([(part * b).sum(-1) for b in basis] for part in (d, m))  # (n, P)
+    level = pyramid.levels[0]
+    own, axis = (part.index_select(0, rows).unsqueeze(1) for part in level)  # (n, 1, 3)
+    first = _across(axis)
+    frame = first, torch.linalg.cross(axis, first), axis
+    x, y, z = _in_frame(_taken(level.points, around) - own, frame)  # (n, P) each
+    u, v, w = _in_frame(_taken(level.normals, around), frame)
     r = (x * x + y * y).clamp_min(1e-12).sqrt()
-    c, s = x / r, y / r
-    values = torch.stack([torch.ones_like(r), mx * c + my * s, my * c - mx * s, mz], dim=-1)
-    inside = torch.arange(P, device=around.device) < count.unsqueeze(-1)
-    values = values * (inside & (d.square().sum(-1) > 0)).unsqueeze(-1)  # (n, P, 4)
-    ring = (RINGS * (r / radius).square()).long().clamp_(0, RINGS - 1)  # of equal area
-    height = ((z / radius + 1) * (HEIGHTS / 2)).long().clamp_(0, HEIGHTS - 1)
-    turn = (torch.atan2(y, x) / (2 * math.pi) + 1) * AZIMUTHS
-    lower = turn.floor()
-    share = (turn - lower).unsqueeze(-1)
-    # Whole numbers, so that the sum is the same in any order, on any device.
-    table = around.new_zeros(n, RINGS * HEIGHTS * AZIMUTHS, CELL_NUMBERS, dtype=torch.int64)
-    for k, part in ((0, 1 - share), (1, share)):
-        cell = (ring * HEIGHTS + height) * AZIMUTHS + (lower.long() + k) % AZIMUTHS  # (n, P)
-        votes = (values * part * FIXED_POINT_ONE).round().long()
-        table.scatter_add_(1, cell.unsqueeze(-1).expand_as(votes), votes)
-    table = table.to(values.dtype) * (RINGS * HEIGHTS / (P * FIXED_POINT_ONE))
-    table = table.view(n, RINGS * HEIGHTS, AZIMUTHS, CELL_NUMBERS)
-    return table.transpose(2, 3).reshape(n, RINGS * HEIGHTS * CELL_NUMBERS, AZIMUTHS)
+    normal = (u * x + v * y) / r, (v * x - u * y) / r, w  # outwards, round and along the axis
+    counts = _is_new(around) & (around != rows.unsqueeze(1))
+    values = torch.stack([torch.ones_like(r), *normal], dim=-1) * counts.unsqueeze(-1)
+    whole = _binned(x, y, z / radius, r / radius, values, RINGS, HEIGHTS)
+    near = pyramid.detail_index.index_select(0, rows)
+    x, y, z = _in_frame(_taken(pyramid.detail, near) - own, frame)
+    r = (x * x + y * y).sqrt()
+    one = _is_new(near).to(r.dtype).unsqueeze(-1)
+    near_cells = NEAR_RINGS, NEAR_HEIGHTS
+    middle = _binned(x, y, z / DETAIL_REACH, r / DETAIL_REACH, one, *near_cells)
+    return torch.cat([whole, middle], dim=-1)
+
+
+def _taken(vectors: Tensor, index: Tensor) -> Tensor:
+    return vectors.index_select(0, index.reshape(-1)).view(*index.shape, 3)
+
+
+def _in_frame(vectors: Tensor, frame: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    # Sums, not a product of matrices, which training would round.
+    first, second, third = ((vectors * direction).sum(-1) for direction in frame)
+    return first, second, third
+
+
+def _is_new(index: Tensor) -> Tensor:
+    """Tell which entries of a table are no gaps: a gap holds the first entry again."""
+    new = index != index[:, :1]
+    new[:, 0] = True
+    return new
+
+
+def _binned(
+    x: Tensor,  # (n, P), as are the next three
+    y: Tensor,
+    height: Tensor,  # from -1 to 1
+    out: Tensor,  # from 0 to 1
+    values: Tensor,  # (n, P, C)
+    rings: int,
+    heights: int,
+) -> Tensor:
+    """Return (n, AZIMUTHS, rings x heights x C): sums of the values of the points in each cell."""
+    azimuth = torch.atan2(y, x) * (AZIMUTHS / (2 * math.pi))
+    k = torch.arange(AZIMUTHS, device=x.device, dtype=x.dtype)
+    away = (azimuth.unsqueeze(-1) - k + AZIMUTHS / 2) % AZIMUTHS - AZIMUTHS / 2
+    # A smooth share, so that where the circle begins hardly matters: a quadratic spline.
+    away = away.abs()
+    beside = 0.5 * (1.5 - away).clamp_min(0).square()
+    turn = torch.where(away < 0.5, 0.75 - away * away, beside)  # (n, P, AZIMUTHS)
+    ring = _shares(out * rings - 0.5, rings)
+    # Finer about the surface, where most points are.
+    level = _shares((height.sign() * height.abs().sqrt() + 1) * ((heights - 1) / 2), heights)
+    place = (ring.unsqueeze(-1) * level.unsqueeze(-2)).flatten(2)  # (n, P, rings x heights)
+    held = (turn.unsqueeze(-1) * values.unsqueeze(-2)).flatten(2)  # (n, P, AZIMUTHS x C)
+    table = torch.bmm(place.transpose(1, 2), held)  # (n, rings x heights, AZIMUTHS x C)
+    return table.unflatten(-1, (AZIMUTHS, -1)).transpose(1, 2).flatten(2)
+
+
+def _shares(position: Tensor, count: int) -> Tensor:
+    """Return (..., count): how a position from 0 to count - 1 is shared by the two next to it."""
+    k = torch.arange(count, device=position.device, dtype=position.dtype)
+    return (1 - (position.clamp(0, count - 1).unsqueeze(-1) - k).abs()).clamp_min(0)
 
 
 def _across(axis: Tensor) -> Tensor:
-    """Return some unit vector (n, 3) at a right angle to each axis (n, 3)."""
+    """Return some unit vector (n, 1, 3) at a right angle to each axis (n, 1, 3)."""
     eye = torch.eye(3, dtype=axis.dtype, device=axis.device)
-    return nn.functional.normalize(torch.linalg.cross(axis, eye[axis.abs().argmin(-1)]), dim=-1)
-
-
-def _slices(n: int, step: int | None) -> list[slice]:
-    return [slice(0, n)] if step is None else [slice(k, k + step) for k in range(0, n, step)]
+    return F.normalize(torch.linalg.cross(axis, eye[axis.abs().argmin(-1)]), dim=-1)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from vbreg.descriptors.fpfh import fpfh
-from vbreg.descriptors.pyramid import SPACINGS, Level, Pyramid, build_pyramid
+from vbreg.descriptors.pyramid import SPACINGS, Level, Pyramid, build_pyramid, nearest
 from vbreg.scale import Scale
 
-LocalShape = Literal["fpfh", "patch", "relief"]
+LocalShape = Literal["fpfh", "relief"]
 MAX_OUTPUT = 64  # numbers a point
 FPFH_RADII = (3.0, 5.0)  # voxels
 
@@ -22,20 +22,20 @@ FPFH_RADII = (3.0, 5.0)  # voxels
 class DescriptorConfig:
     """The parts of a learned descriptor."""
 
-    local: tuple[LocalShape, ...] = ("fpfh", "relief")  # what is known of a point by itself
+    local: tuple[LocalShape, ...] = ("relief",)  # what the graph is told of a point
     widths: tuple[int, ...] = (64, 128, 192)  # of the levels at 1, 2 and 4 voxels; none: no graph
     depths: tuple[int, ...] = (2, 3, 3)  # layers of each level on the way down
     depth_up: int = 2  # layers of the finest level on the way up
     neighbors: int = 16  # that a point looks at
     heads: int = 4
-    patch_width: int = 64
-    patch_radius: float = 5.0  # voxels
-    patch_points: int = 100
-    output: int = 32
+    patch_width: int = 96  # 0: no patches
+    patch_radius: float = 6.0  # voxels
+    patch_points: int = 128
+    output: int = 64
 
     def __post_init__(self) -> None:
-        if not self.local:
-            raise ValueError("local = (): expected at least one of 'fpfh', 'patch', 'relief'")
+        if not self.local and (self.widths or not self.patch_width):
+            raise ValueError("local = (): expected 'fpfh' or 'relief', or patches and no graph")
         if self.widths and not len(self.widths) == len(self.depths) == len(SPACINGS):
             raise ValueError(
                 f"widths = {self.widths}, depths = {self.depths}: expected {len(SPACINGS)} each"
@@ -51,6 +51,7 @@ class Prepared(NamedTuple):
 
     pyramid: Pyramid
     fpfh: Tensor | None  # (N, 66)
+    around: Tensor | None = None  # (N, P) nearest first, for patches; a gap holds the first again
 
 
 def prepare(
@@ -62,18 +63,26 @@ def prepare(
 ) -> Prepared:
     """Return what a network of this configuration sees of a cloud, its lengths in voxels."""
     points, detail = points / scale.voxel_size, detail / scale.voxel_size
-    pyramid = build_pyramid(
-        points,
-        normals,
-        detail,
-        neighbors=config.neighbors,
-        patch_radius=config.patch_radius,
-        patch_points=config.patch_points if "patch" in config.local else 1,
-    )
+    pyramid = build_pyramid(points, normals, detail, neighbors=config.neighbors)
     described = None
     if "fpfh" in config.local:
         described = torch.cat([fpfh(points, normals, radius) for radius in FPFH_RADII], dim=-1)
     return Prepared(pyramid, described)
+
+
+def with_patches(cloud: Prepared, config: DescriptorConfig) -> Prepared:
+    """Return the cloud with the patches of all its points, if the network looks at any."""
+    if not config.patch_width:
+        return cloud
+    return cloud._replace(around=patches_of(cloud, slice(None), config))
+
+
+def patches_of(cloud: Prepared, rows: Tensor | slice, config: DescriptorConfig) -> Tensor:
+    """Return (n, P): the points of the patches round some of the points."""
+    if cloud.around is not None:
+        return cloud.around[rows]
+    points = cloud.pyramid.levels[0].points
+    return nearest(points, points[rows], config.patch_radius, config.patch_points)
 
 
 def pack(clouds: Sequence[Prepared]) -> Prepared:
@@ -102,10 +111,13 @@ def pack(clouds: Sequence[Prepared]) -> Prepared:
         each("within", 0),
         each("down", 0),
         each("up", 1),
-        joined([p.around for p in pyramids], [size[0] for size in sizes]),
-        torch.cat([p.around_count for p in pyramids]),
         torch.cat([p.detail for p in pyramids]),
         joined([p.detail_index for p in pyramids], details),
     )
     described = [cloud.fpfh for cloud in clouds if cloud.fpfh is not None]
-    return Prepared(pyramid, torch.cat(described) if described else None)
+    around = [cloud.around for cloud in clouds if cloud.around is not None]
+    return Prepared(
+        pyramid,
+        torch.cat(described) if described else None,
+        joined(around, [size[0] for size in sizes]) if around else None,
+    )

@@ -21,7 +21,7 @@ REACH = 4.0  # spacings of a level, within which its points look for neighbours
 UP = 4  # coarser points that a finer one looks at
 EDGE_NUMBERS = 5  # of `edge_numbers`
 DETAIL_REACH = 2.0  # voxels, within which the finer points round a point show its relief
-DETAIL_POINTS = 32  # of them that are looked at
+DETAIL_POINTS = 40  # of them that are looked at
 
 
 class Level(NamedTuple):
@@ -32,14 +32,12 @@ class Level(NamedTuple):
 
 
 class Pyramid(NamedTuple):
-    """Levels from fine to coarse, and tables of who looks at whom; a gap holds the nearest."""
+    """Levels from fine to coarse, and tables of who looks at whom; a gap holds the first again."""
 
     levels: tuple[Level, ...]
     within: tuple[Tensor, ...]  # (N, K) of the level itself, for every level
     down: tuple[Tensor, ...]  # (N of the coarser, K) of the finer, for every two
     up: tuple[Tensor, ...]  # (N of the finer, UP) of the coarser, for every two
-    around: Tensor  # (N, P) of the finest level, nearest first, for patches
-    around_count: Tensor  # (N,) how many of them are within reach
     detail: Tensor  # (F, 3) points closer together than one a voxel
     detail_index: Tensor  # (N, DETAIL_POINTS) of them round each point, nearest first
 
@@ -50,8 +48,6 @@ def build_pyramid(
     detail: Tensor,  # (F, 3) in voxels, closer together; the points themselves where there are none
     *,
     neighbors: int,
-    patch_radius: float,
-    patch_points: int,
 ) -> Pyramid:
     """Return the levels of a cloud and who looks at whom."""
     levels = [Level(points, normals)]
@@ -59,16 +55,15 @@ def build_pyramid(
         levels.append(_coarser(levels[0], spacing))
     within, down, up = [], [], []
     for spacing, level in zip(SPACINGS, levels, strict=True):
-        within.append(_nearest(level.points, level.points, REACH * spacing, neighbors))
+        within.append(nearest(level.points, level.points, REACH * spacing, neighbors))
     for k in range(len(levels) - 1):
         fine, coarse = levels[k].points, levels[k + 1].points
         reach = REACH * SPACINGS[k + 1]
-        down.append(_nearest(fine, coarse, reach, neighbors))
-        up.append(_nearest(coarse, fine, reach, UP))
-    index, _, valid = radius_knn(points, None, patch_radius, patch_points)
-    seen = _nearest(detail, points, DETAIL_REACH, DETAIL_POINTS)
+        down.append(nearest(fine, coarse, reach, neighbors))
+        up.append(nearest(coarse, fine, reach, UP))
+    seen = nearest(detail, points, DETAIL_REACH, DETAIL_POINTS)
     tables = tuple(within), tuple(down), tuple(up)
-    return Pyramid(tuple(levels), *tables, index, valid.sum(-1), detail, seen)
+    return Pyramid(tuple(levels), *tables, detail, seen)
 
 
 def relief_numbers(pyramid: Pyramid) -> Tensor:
@@ -108,7 +103,7 @@ def _coarser(finest: Level, spacing: float) -> Level:
     return Level(mean[0], F.normalize(mean[1], dim=-1))
 
 
-def _nearest(points: Tensor, queries: Tensor, radius: float, k: int) -> Tensor:
+def nearest(points: Tensor, queries: Tensor, radius: float, k: int) -> Tensor:
     """Return (M, k): the nearest points of each query; where there are fewer, the nearest again."""
     index, _, valid = radius_knn(points, queries, radius, k)
     index = torch.where(valid, index, index[:, :1])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vbreg.backends.devices import device_name, lowered_precision
 from vbreg.descriptors.learned import save_descriptor
-from vbreg.descriptors.network import Described, DescriptorNetwork
+from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
 from vbreg.errors import VBRegError
 from vbreg.geometry import apply
@@ -29,7 +29,7 @@ from vbreg.training.checkpoint import State
 from vbreg.training.config import to_dict
 from vbreg.training.descriptor_clouds import CloudPair, ReadyPlace, to_tensors
 from vbreg.training.descriptor_config import DescriptorTrainConfig
-from vbreg.training.descriptor_loss import DescriptorLoss, pair_loss
+from vbreg.training.descriptor_loss import DescriptorLoss, draw, pair_loss
 from vbreg.training.descriptor_places import HELD_OUT, PlaceMaker
 from vbreg.training.journal import Journal
 from vbreg.training.loop import WEIGHTS_FILE, follow_gradient, learning_rate
@@ -37,6 +37,7 @@ from vbreg.training.stream import Stream
 
 TERMS = (*DescriptorLoss._fields, "total")
 SALIENCY_WEIGHT = 0.2
+MIN_TEMPERATURE = 0.01
 LOW_OVERLAP = 0.3  # half of the pairs of a step lie below, if there are any
 SYNCHRONISED = 10  # steps, after which the clock waits for the device
 
@@ -199,23 +200,27 @@ class DescriptorRun:
         self, network: DescriptorNetwork, drawn: Sequence[tuple[ReadyPlace, CloudPair]]
     ) -> list[DescriptorLoss]:
         """Return the loss of each pair that overlaps, all clouds described at once."""
-        clouds = [place.clouds[end] for place, pair in drawn for end in (pair.source, pair.target)]
-        described = described_clouds(network, clouds, self.config.precision)
-        found = []
-        for k, (place, pair) in enumerate(drawn):
-            a, b = described[2 * k], described[2 * k + 1]
-            x, y = (place.clouds[end].pyramid.levels[0].points for end in pair[:2])
+        clouds, points, rows, by_chance = [], [], [], []
+        for place, pair in drawn:
+            ends = [place.clouds[end] for end in (pair.source, pair.target)]
+            x, y = (end.pyramid.levels[0].points for end in ends)
             T = torch.as_tensor(pair.T_target_source, dtype=x.dtype, device=x.device)
-            loss = pair_loss(
-                (a.descriptors, b.descriptors),
-                (a.saliency, b.saliency),
-                (apply(T, x), y),
-                network.temperature.exp().clamp_min(0.01),
-                self.generator,
-            )
+            x = apply(T, x)
+            found = draw(x, y, self.generator)
+            clouds += ends
+            rows += [found.source, found.target]
+            points += [x[found.source], y[found.target]]
+            by_chance.append(found.by_chance)
+        described = described_clouds(network, clouds, rows, self.config.precision)
+        temperature = network.temperature.exp().clamp_min(MIN_TEMPERATURE)
+        losses = []
+        for k, counts in enumerate(by_chance):
+            (d, s), (e, t) = described[2 * k : 2 * k + 2]
+            x, y = points[2 * k : 2 * k + 2]
+            loss = pair_loss((d, e), (s, t), (x, y), counts, temperature)
             if loss is not None:
-                found.append(loss)
-        return found
+                losses.append(loss)
+        return losses
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from, and the averaged weights as they are by now."""
@@ -252,12 +257,18 @@ def mean_loss(losses: Sequence[DescriptorLoss], device: torch.device) -> Descrip
 
 
 def described_clouds(
-    network: DescriptorNetwork, clouds: Sequence[Prepared], precision: str = "fp32"
-) -> list[Described]:
-    """Describe several clouds at once."""
+    network: DescriptorNetwork,
+    clouds: Sequence[Prepared],
+    rows: Sequence[Tensor],
+    precision: str = "fp32",
+) -> list[tuple[Tensor, Tensor]]:
+    """Return descriptors and saliency of some rows of several clouds, described at once."""
     packed = pack(clouds)
-    with lowered_precision(packed.pyramid.detail.device, enabled=precision == "bf16"):
-        found: Described = network(packed)
     sizes = [len(cloud.pyramid.levels[0].points) for cloud in clouds]
-    parts = zip(found.descriptors.split(sizes), found.saliency.split(sizes), strict=True)
-    return [Described(d, s) for d, s in parts]
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    chosen = torch.cat([row + start for row, start in zip(rows, starts, strict=True)])
+    with lowered_precision(packed.pyramid.detail.device, enabled=precision == "bf16"):
+        descriptors, saliency = network(packed, chosen)
+    counts = [len(row) for row in rows]
+    parts = descriptors.split(counts), saliency[chosen].split(counts)
+    return list(zip(*parts, strict=True))
