@@ -9,14 +9,9 @@ from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
 from vbreg.scale import Scale
 
-EVERYTHING = DescriptorConfig(
-    local=("fpfh", "relief"), widths=(16, 16, 24), depths=(1, 1, 1), depth_up=1, patch_width=16
-)
-CONFIGS = (
-    EVERYTHING,
-    DescriptorConfig(widths=(8, 8, 8), depths=(1, 1, 1), patch_width=0, output=8),
-    DescriptorConfig(local=(), widths=(), depths=(), patch_width=16),
-)
+SMALL = DescriptorConfig(width=16, depth=2, output=16)
+NARROW = DescriptorConfig(wide=False, azimuths=8, rings=2, heights=5, width=8, depth=1, output=8)
+CONFIGS = (SMALL, NARROW)
 
 
 def corner(seed: int = 0, n: int = 6000) -> Tensor:
@@ -44,7 +39,7 @@ def prepared(points: Tensor, config: DescriptorConfig) -> Prepared:
     return prepare(at_voxels, normals(at_voxels, 2.0), points, Scale(1.0), config)
 
 
-@pytest.fixture(params=CONFIGS, ids=("everything", "graph", "patch"))
+@pytest.fixture(params=CONFIGS, ids=("small", "narrow"))
 def config(request: pytest.FixtureRequest) -> DescriptorConfig:
     found: DescriptorConfig = request.param
     return found

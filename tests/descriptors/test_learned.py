@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.descriptors.conftest import EVERYTHING, corner
+from tests.descriptors.conftest import SMALL, corner
 
 from vbreg import VBRegError, register
 from vbreg.descriptors import descriptor_named
@@ -18,16 +18,16 @@ from vbreg.scale import Scale
 def weights(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     path = tmp_path / "mine.safetensors"
-    save_descriptor(path, DescriptorNetwork(EVERYTHING), {"steps": 3})
+    save_descriptor(path, DescriptorNetwork(SMALL), {"steps": 3})
     return path
 
 
 def test_a_file_is_read_back(weights: Path) -> None:
     found = load_descriptor(weights).network
-    assert found.config == EVERYTHING
+    assert found.config == SMALL
     assert not found.training
     torch.manual_seed(0)
-    made = DescriptorNetwork(EVERYTHING).state_dict()
+    made = DescriptorNetwork(SMALL).state_dict()
     assert all(torch.equal(value, made[name]) for name, value in found.state_dict().items())
 
 
@@ -51,7 +51,7 @@ def test_the_front_end_gives_it_detail_and_keeps_the_salient(weights: Path) -> N
     scale = Scale(0.05)
     described = describe(cloud, scale, descriptor=str(weights))
     assert described.saliency is not None
-    assert described.descriptors.shape == (len(described), EVERYTHING.output)
+    assert described.descriptors.shape == (len(described), SMALL.output)
     plain = load_descriptor(weights)(described.points, described.normals, scale)
     assert not torch.equal(plain, described.descriptors)  # without the finer points
     matched = match_clouds(described, described, scale, max_matches=100)

@@ -105,12 +105,12 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     path = tmp_path / "descriptor.toml"
     path.write_text(
         'minutes = 2\n[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
-        '[network]\nlocal = ["fpfh"]\n'
+        "[network]\nwidth = 24\n"
     )
     assert is_descriptor_config(path)
     config = read_descriptor_config(path)
     assert config.places.meshes == tmp_path / "here"
-    assert config.network.local == ("fpfh",)
+    assert config.network.width == 24
     path.write_text('[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
     with pytest.raises(VBRegError, match="one for each of kinds"):
         read_descriptor_config(path)

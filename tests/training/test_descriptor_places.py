@@ -16,7 +16,7 @@ SMALL = CONFIGS[1]
 def test_a_place_follows_from_its_number() -> None:
     config = PlacesConfig(kinds=("object_turntable", "object_table"), weights=(3.0, 1.0))
     one, same, other = (PlaceMaker(config, SMALL, seed=0)(k) for k in (4, 4, 5))
-    points = [np.asarray(place.clouds[0].pyramid.levels[0].points) for place in (one, same, other)]
+    points = [np.asarray(place.clouds[0].points) for place in (one, same, other)]
     assert np.array_equal(points[0], points[1])
     assert points[0].shape != points[2].shape or not np.array_equal(points[0], points[2])
     assert one.pairs
@@ -56,7 +56,7 @@ def test_pairs_of_scans_of_your_own(tmp_path: Path) -> None:
     config = PlacesConfig(kinds=("scan_pairs",), weights=(1.0,), scan_pairs=tmp_path)
     place = PlaceMaker(config, SMALL)(0)
     (pair,) = place.pairs
-    x, y = (torch.as_tensor(c.pyramid.levels[0].points).double() for c in place.clouds)
+    x, y = (torch.as_tensor(c.points).double() for c in place.clouds)
     moved = apply(torch.from_numpy(pair.T_target_source), x)
     assert float(torch.cdist(moved, y).min(1).values.median()) < 0.8
 

@@ -50,13 +50,13 @@ class LearnedDescriptor:
         """
         network = self.network.to(points.device)
         cloud = prepare(points, normals, detail, scale, network.config)
-        context = network.context(cloud)
+        saliency = network.judge(cloud)
         rows = torch.arange(len(points), device=points.device)
         if keypoints is not None and keypoints < len(points):
-            rows = context.saliency.topk(keypoints).indices.sort().values
-        found = network.describe(cloud, context, rows)
+            rows = saliency.topk(keypoints).indices.sort().values
+        found = network.describe(cloud, rows)
         whole = found.new_zeros(len(points), found.shape[1]).index_copy_(0, rows, found)
-        return Described(whole, context.saliency)
+        return Described(whole, saliency)
 
 
 def save_descriptor(

@@ -1,8 +1,7 @@
 """A patch of surface round a point, seen in the cells of a cylinder that stands on it.
 
-The axis is the normal. Nothing says where the azimuth begins, so the network treats all beginnings
-alike: it convolves round the circle and pools over it. The middle of the patch is also seen closer,
-by points finer than one a voxel. Shapes: n patches of P points, C numbers of a cell.
+The axis is the normal. Nothing says where the azimuth begins; the network treats all beginnings
+alike. Shapes: n patches of P points, A azimuths, C numbers of a cell.
 """
 
 from __future__ import annotations
@@ -11,74 +10,53 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vbreg.descriptors.pyramid import DETAIL_REACH, Pyramid
+from vbreg.descriptors.prepared import DescriptorConfig, Prepared, Surface, Zoom
 
-AZIMUTHS = 16  # cells round the axis
-RINGS, HEIGHTS = 3, 7  # cells outwards and along the axis, of the whole patch
-NEAR_RINGS, NEAR_HEIGHTS = 3, 5  # and of its middle
+NEAR_CELLS = 3, 5  # rings and heights of the patch that is looked at from near
 POINT_NUMBERS = 4  # of a point in a cell: 1, and its normal in the cell's own frame
-COLUMN = RINGS * HEIGHTS * POINT_NUMBERS + NEAR_RINGS * NEAR_HEIGHTS  # numbers of an azimuth
-MAX_PATCH_POINTS = 2**16  # held at a time when nothing is learned: near a CPU's cache
 
 
-class PatchNetwork(nn.Module):
-    """Describes points by the cells of their patches."""
-
-    def __init__(self, width: int, radius: float, depth: int = 3) -> None:
-        super().__init__()
-        self.radius = radius  # in voxels
-        self.enter = nn.Linear(COLUMN, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.layers = nn.ModuleList(nn.Linear(3 * width, width) for _ in range(depth))
-        self.out = nn.Linear(2 * width, width)
-
-    def forward(self, pyramid: Pyramid, rows: Tensor, around: Tensor) -> Tensor:
-        """Return (n, width) for the points `rows` (n,), whose patches are `around` (n, P)."""
-        step = len(rows)
-        if not torch.is_grad_enabled():
-            step = max(1, MAX_PATCH_POINTS // around.shape[1])
-        parts = [
-            self.described(cells(pyramid, rows[k : k + step], around[k : k + step], self.radius))
-            for k in range(0, len(rows), max(1, step))
-        ]
-        return torch.cat(parts) if parts else self.out.weight.new_empty(0, self.out.out_features)
-
-    def described(self, table: Tensor) -> Tensor:
-        """Return (n, width) for cells (n, AZIMUTHS, COLUMN)."""
-        x = F.relu(self.enter(table))
-        for norm, layer in zip(self.norms, self.layers, strict=True):
-            y = norm(x)
-            x = x + F.relu(layer(torch.cat([y.roll(1, 1), y, y.roll(-1, 1)], dim=-1)))
-        found: Tensor = self.out(torch.cat([x.mean(1), x.amax(1)], dim=-1))
-        return found
+def column_size(config: DescriptorConfig) -> int:
+    """Return how many numbers an azimuth has: those of its cells, from every zoom."""
+    cells = config.rings * config.heights
+    return math.prod(NEAR_CELLS) + cells * POINT_NUMBERS * (len(config.zooms) - 1)
 
 
 @torch.no_grad()
-def cells(pyramid: Pyramid, rows: Tensor, around: Tensor, radius: float) -> Tensor:
-    """Return (n, AZIMUTHS, COLUMN): what the patches of the points `rows` (n,) hold.
+def cells(cloud: Prepared, rows: Tensor, patches: list[Tensor], config: DescriptorConfig) -> Tensor:
+    """Return (n, A, column_size): what the patches round the points `rows` (n,) hold.
 
-    A point counts in the cells nearest to it, in parts that add up to one.
+    A point counts in the cells next to it, in parts that add up to one.
     """
-    level = pyramid.levels[0]
-    own, axis = (part.index_select(0, rows).unsqueeze(1) for part in level)  # (n, 1, 3)
+    own, normals = cloud.surfaces[1]
+    assert normals is not None
+    axis = normals.index_select(0, rows).unsqueeze(1)  # (n, 1, 3)
     first = _across(axis)
     frame = first, torch.linalg.cross(axis, first), axis
-    x, y, z = _in_frame(_taken(level.points, around) - own, frame)  # (n, P) each
-    u, v, w = _in_frame(_taken(level.normals, around), frame)
-    r = (x * x + y * y).clamp_min(1e-12).sqrt()
-    normal = (u * x + v * y) / r, (v * x - u * y) / r, w  # outwards, round and along the axis
-    counts = _is_new(around) & (around != rows.unsqueeze(1))
-    values = torch.stack([torch.ones_like(r), *normal], dim=-1) * counts.unsqueeze(-1)
-    whole = _binned(x, y, z / radius, r / radius, values, RINGS, HEIGHTS)
-    near = pyramid.detail_index.index_select(0, rows)
-    x, y, z = _in_frame(_taken(pyramid.detail, near) - own, frame)
-    r = (x * x + y * y).sqrt()
-    one = _is_new(near).to(r.dtype).unsqueeze(-1)
-    near_cells = NEAR_RINGS, NEAR_HEIGHTS
-    middle = _binned(x, y, z / DETAIL_REACH, r / DETAIL_REACH, one, *near_cells)
-    return torch.cat([whole, middle], dim=-1)
+    middle = own.index_select(0, rows).unsqueeze(1)
+    seen = []
+    for k, (surface, index, zoom) in enumerate(
+        zip(cloud.surfaces, patches, config.zooms, strict=True)
+    ):
+        x, y, z = _in_frame(_taken(surface.points, index) - middle, frame)  # (n, P) each
+        values = _values(x, y, surface, index, frame)
+        counts = _is_new(index) & (x * x + y * y + z * z <= zoom.reach**2)
+        shape = (config.rings, config.heights) if k else NEAR_CELLS
+        values = values * counts.unsqueeze(-1)
+        seen.append(_binned(x, y, z, values, zoom, shape, config.azimuths))
+    return torch.cat(seen, dim=-1)
+
+
+def relief(cloud: Prepared, rows: slice) -> Tensor:
+    """Return (n, P, 2): how far along the surface the nearest points lie, and how far above it."""
+    own, normals = cloud.surfaces[1]
+    assert normals is not None
+    d = _taken(cloud.surfaces[0].points, cloud.near[rows]) - own[rows].unsqueeze(1)
+    height = (d * normals[rows].unsqueeze(1)).sum(-1)
+    along = (d.square().sum(-1) - height.square()).clamp_min(1e-12).sqrt()
+    return torch.stack([along, height], dim=-1)
 
 
 def _taken(vectors: Tensor, index: Tensor) -> Tensor:
@@ -91,6 +69,18 @@ def _in_frame(vectors: Tensor, frame: tuple[Tensor, ...]) -> tuple[Tensor, Tenso
     return first, second, third
 
 
+def _values(
+    x: Tensor, y: Tensor, surface: Surface, index: Tensor, frame: tuple[Tensor, ...]
+) -> Tensor:
+    """Return (n, P, 4): 1, and the normal outwards, round the axis and along it; else (n, P, 1)."""
+    one = torch.ones_like(x)
+    if surface.normals is None:
+        return one.unsqueeze(-1)
+    u, v, w = _in_frame(_taken(surface.normals, index), frame)
+    r = (x * x + y * y).clamp_min(1e-12).sqrt()
+    return torch.stack([one, (u * x + v * y) / r, (v * x - u * y) / r, w], dim=-1)
+
+
 def _is_new(index: Tensor) -> Tensor:
     """Tell which entries of a table are no gaps: a gap holds the first entry again."""
     new = index != index[:, :1]
@@ -99,29 +89,33 @@ def _is_new(index: Tensor) -> Tensor:
 
 
 def _binned(
-    x: Tensor,  # (n, P), as are the next three
+    x: Tensor,  # (n, P), as are y and z
     y: Tensor,
-    height: Tensor,  # from -1 to 1
-    out: Tensor,  # from 0 to 1
+    z: Tensor,
     values: Tensor,  # (n, P, C)
-    rings: int,
-    heights: int,
+    zoom: Zoom,
+    shape: tuple[int, int],  # rings and heights
+    azimuths: int,
 ) -> Tensor:
-    """Return (n, AZIMUTHS, rings x heights x C): sums of the values of the points in each cell."""
-    azimuth = torch.atan2(y, x) * (AZIMUTHS / (2 * math.pi))
-    k = torch.arange(AZIMUTHS, device=x.device, dtype=x.dtype)
-    away = (azimuth.unsqueeze(-1) - k + AZIMUTHS / 2) % AZIMUTHS - AZIMUTHS / 2
+    """Return (n, A, rings x heights x C): sums of the values of the points in each cell."""
+    azimuth = torch.atan2(y, x) * (azimuths / (2 * math.pi))
+    k = torch.arange(azimuths, device=x.device, dtype=x.dtype)
+    away = ((azimuth.unsqueeze(-1) - k + azimuths / 2) % azimuths - azimuths / 2).abs()
     # A smooth share, so that where the circle begins hardly matters: a quadratic spline.
-    away = away.abs()
     beside = 0.5 * (1.5 - away).clamp_min(0).square()
-    turn = torch.where(away < 0.5, 0.75 - away * away, beside)  # (n, P, AZIMUTHS)
-    ring = _shares(out * rings - 0.5, rings)
+    turn = torch.where(away < 0.5, 0.75 - away * away, beside)  # (n, P, A)
+    rings, heights = shape
+    out = (x * x + y * y).sqrt() * (rings / zoom.reach) - 0.5
+    # A point near the axis has no azimuth: all have the same share of it.
+    turn = torch.lerp(turn, turn.new_tensor(1 / azimuths), (-2 * out).clamp_min(0).unsqueeze(-1))
+    ring = _shares(out, rings)
+    up = z / zoom.reach
     # Finer about the surface, where most points are.
-    level = _shares((height.sign() * height.abs().sqrt() + 1) * ((heights - 1) / 2), heights)
+    level = _shares((up.sign() * up.abs().sqrt() + 1) * ((heights - 1) / 2), heights)
     place = (ring.unsqueeze(-1) * level.unsqueeze(-2)).flatten(2)  # (n, P, rings x heights)
-    held = (turn.unsqueeze(-1) * values.unsqueeze(-2)).flatten(2)  # (n, P, AZIMUTHS x C)
-    table = torch.bmm(place.transpose(1, 2), held)  # (n, rings x heights, AZIMUTHS x C)
-    return table.unflatten(-1, (AZIMUTHS, -1)).transpose(1, 2).flatten(2)
+    held = (turn.unsqueeze(-1) * values.unsqueeze(-2)).flatten(2)  # (n, P, A x C)
+    table = torch.bmm(place.transpose(1, 2), held)  # (n, rings x heights, A x C)
+    return table.unflatten(-1, (azimuths, -1)).transpose(1, 2).flatten(2)
 
 
 def _shares(position: Tensor, count: int) -> Tensor:

@@ -1,57 +1,84 @@
-"""What the learned descriptor is given of a cloud, and how clouds are packed into one."""
+"""What the learned descriptor is given of a cloud, and how clouds are packed into one.
+
+A point is described by the patch of surface round it, which is looked at from near, from a middle
+distance and from afar. Lengths are in voxels, so one set of weights serves rooms, streets and
+single objects. Shapes: N points, n of them with patches of P points.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.descriptors.fpfh import fpfh
-from vbreg.descriptors.pyramid import SPACINGS, Level, Pyramid, build_pyramid, nearest
+from vbreg.backends.neighbors import radius_knn
+from vbreg.clouds import voxel_index
 from vbreg.scale import Scale
 
-LocalShape = Literal["fpfh", "relief"]
 MAX_OUTPUT = 64  # numbers a point
-FPFH_RADII = (3.0, 5.0)  # voxels
+
+
+class Zoom(NamedTuple):
+    """One distance from which patches are looked at."""
+
+    reach: float  # radius of the patch in voxels
+    most: int  # points that are looked at, the nearest
+    spacing: float | None  # voxels between them, where it is not that of the points described
+
+
+NEAR = Zoom(2.0, 40, None)  # of points that are finer than one a voxel
+MIDDLE = Zoom(6.0, 128, None)
+WIDE = Zoom(12.0, 128, 2.0)
+ZOOMS = (NEAR, MIDDLE, WIDE)
 
 
 @dataclass(frozen=True)
 class DescriptorConfig:
     """The parts of a learned descriptor."""
 
-    local: tuple[LocalShape, ...] = ("relief",)  # what the graph is told of a point
-    widths: tuple[int, ...] = (64, 128, 192)  # of the levels at 1, 2 and 4 voxels; none: no graph
-    depths: tuple[int, ...] = (2, 3, 3)  # layers of each level on the way down
-    depth_up: int = 2  # layers of the finest level on the way up
-    neighbors: int = 16  # that a point looks at
-    heads: int = 4
-    patch_width: int = 96  # 0: no patches
-    patch_radius: float = 6.0  # voxels
-    patch_points: int = 128
+    wide: bool = True  # whether patches are also looked at from afar
+    azimuths: int = 16  # cells of a patch round its axis,
+    rings: int = 3  # outwards
+    heights: int = 7  # and along the axis
+    width: int = 96  # of the network
+    depth: int = 3  # convolutions round the axis
     output: int = 64
 
     def __post_init__(self) -> None:
-        if not self.local and (self.widths or not self.patch_width):
-            raise ValueError("local = (): expected 'fpfh' or 'relief', or patches and no graph")
-        if self.widths and not len(self.widths) == len(self.depths) == len(SPACINGS):
-            raise ValueError(
-                f"widths = {self.widths}, depths = {self.depths}: expected {len(SPACINGS)} each"
-            )
-        if any(width % self.heads for width in self.widths):
-            raise ValueError(f"widths = {self.widths}: expected multiples of heads = {self.heads}")
+        for name in ("azimuths", "rings", "heights", "width", "depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected at least 1")
         if not 1 <= self.output <= MAX_OUTPUT:
             raise ValueError(f"output = {self.output}: expected 1 to {MAX_OUTPUT}")
+
+    @property
+    def zooms(self) -> tuple[Zoom, ...]:
+        """From where patches are looked at."""
+        return ZOOMS if self.wide else ZOOMS[:2]
+
+
+class Surface(NamedTuple):
+    """Points of a cloud at one spacing."""
+
+    points: Tensor  # (N, 3) in voxels
+    normals: Tensor | None  # (N, 3) of length 1; None where the spacing is too fine for them
 
 
 class Prepared(NamedTuple):
     """What the network is given of one cloud, or of several packed into one."""
 
-    pyramid: Pyramid
-    fpfh: Tensor | None  # (N, 66)
-    around: Tensor | None = None  # (N, P) nearest first, for patches; a gap holds the first again
+    surfaces: tuple[Surface, ...]  # that the zooms look at; the second has the points described
+    near: Tensor  # (N, P) of the first surface: the patch of every point, nearest first
+    patches: tuple[Tensor, ...] = ()  # (N, P) of the other surfaces, if they are known by now
+
+    @property
+    def points(self) -> Tensor:
+        """The points (N, 3) that are described."""
+        return self.surfaces[1].points
 
 
 def prepare(
@@ -61,63 +88,62 @@ def prepare(
     scale: Scale,
     config: DescriptorConfig,
 ) -> Prepared:
-    """Return what a network of this configuration sees of a cloud, its lengths in voxels."""
-    points, detail = points / scale.voxel_size, detail / scale.voxel_size
-    pyramid = build_pyramid(points, normals, detail, neighbors=config.neighbors)
-    described = None
-    if "fpfh" in config.local:
-        described = torch.cat([fpfh(points, normals, radius) for radius in FPFH_RADII], dim=-1)
-    return Prepared(pyramid, described)
+    """Return what a network of this configuration sees of a cloud."""
+    fine = Surface(detail / scale.voxel_size, None)
+    middle = Surface(points / scale.voxel_size, normals)
+    further = (_coarser(points / scale.voxel_size, normals, z.spacing) for z in config.zooms[2:])
+    return Prepared((fine, middle, *further), _patches(fine.points, middle.points, NEAR))
+
+
+def patches_of(cloud: Prepared, rows: Tensor, config: DescriptorConfig) -> list[Tensor]:
+    """Return, of every zoom, the patches (n, P) round some of the points."""
+    if cloud.patches:
+        further = [table[rows] for table in cloud.patches]
+    else:
+        further = [
+            _patches(surface.points, cloud.points[rows], zoom)
+            for surface, zoom in zip(cloud.surfaces[1:], config.zooms[1:], strict=True)
+        ]
+    return [cloud.near[rows], *further]
 
 
 def with_patches(cloud: Prepared, config: DescriptorConfig) -> Prepared:
-    """Return the cloud with the patches of all its points, if the network looks at any."""
-    if not config.patch_width:
-        return cloud
-    return cloud._replace(around=patches_of(cloud, slice(None), config))
-
-
-def patches_of(cloud: Prepared, rows: Tensor | slice, config: DescriptorConfig) -> Tensor:
-    """Return (n, P): the points of the patches round some of the points."""
-    if cloud.around is not None:
-        return cloud.around[rows]
-    points = cloud.pyramid.levels[0].points
-    return nearest(points, points[rows], config.patch_radius, config.patch_points)
+    """Return the cloud with the patches of all its points, so that no step looks for them."""
+    every = torch.arange(len(cloud.points), device=cloud.points.device)
+    return cloud._replace(patches=tuple(patches_of(cloud, every, config)[1:]))
 
 
 def pack(clouds: Sequence[Prepared]) -> Prepared:
-    """Put clouds into one, whose points look at points of their own cloud alone."""
-    pyramids = [cloud.pyramid for cloud in clouds]
-    sizes = [[len(level.points) for level in pyramid.levels] for pyramid in pyramids]
+    """Put clouds into one, whose patches hold points of their own cloud alone."""
 
-    def joined(tables: Sequence[Tensor], seen: Sequence[int]) -> Tensor:
-        starts = [sum(seen[:k]) for k in range(len(seen))]
-        return torch.cat([t + start for t, start in zip(tables, starts, strict=True)])
+    def joined(tables: Sequence[Tensor], surface: int) -> Tensor:
+        sizes = [len(cloud.surfaces[surface].points) for cloud in clouds]
+        return torch.cat([t + sum(sizes[:k]) for k, t in enumerate(tables)])
 
-    def each(name: str, offset: int) -> tuple[Tensor, ...]:
-        tables = [getattr(pyramid, name) for pyramid in pyramids]
-        return tuple(
-            joined([t[k] for t in tables], [size[k + offset] for size in sizes])
-            for k in range(len(tables[0]))
-        )
+    surfaces = []
+    for same in zip(*(cloud.surfaces for cloud in clouds), strict=True):
+        normals = [surface.normals for surface in same if surface.normals is not None]
+        points = torch.cat([surface.points for surface in same])
+        surfaces.append(Surface(points, torch.cat(normals) if normals else None))
+    near = joined([cloud.near for cloud in clouds], 0)
+    further = zip(*(cloud.patches for cloud in clouds), strict=True)
+    patches = tuple(joined(tables, k) for k, tables in enumerate(further, start=1))
+    return Prepared(tuple(surfaces), near, patches)
 
-    levels = tuple(
-        Level(*(torch.cat(parts) for parts in zip(*same, strict=True)))
-        for same in zip(*(pyramid.levels for pyramid in pyramids), strict=True)
-    )
-    details = [len(pyramid.detail) for pyramid in pyramids]
-    pyramid = Pyramid(
-        levels,
-        each("within", 0),
-        each("down", 0),
-        each("up", 1),
-        torch.cat([p.detail for p in pyramids]),
-        joined([p.detail_index for p in pyramids], details),
-    )
-    described = [cloud.fpfh for cloud in clouds if cloud.fpfh is not None]
-    around = [cloud.around for cloud in clouds if cloud.around is not None]
-    return Prepared(
-        pyramid,
-        torch.cat(described) if described else None,
-        joined(around, [size[0] for size in sizes]) if around else None,
-    )
+
+def _patches(points: Tensor, middles: Tensor, zoom: Zoom) -> Tensor:
+    """Return (n, P): the points round each middle; where there are fewer, the nearest again."""
+    index, _, valid = radius_knn(points, middles, zoom.reach, zoom.most)
+    index = torch.where(valid, index, index[:, :1])
+    return torch.cat([index, index[:, :1].expand(-1, zoom.most - index.shape[1])], dim=1)
+
+
+def _coarser(points: Tensor, normals: Tensor, spacing: float | None) -> Surface:
+    """Return the means of points and normals in larger voxels."""
+    assert spacing is not None
+    voxel = voxel_index(points, spacing)
+    order = torch.argsort(voxel, stable=True)
+    count = torch.bincount(voxel)
+    first = count.cumsum(0) - count
+    mean = [F.embedding_bag(order, part, first, mode="mean") for part in (points, normals)]
+    return Surface(mean[0], F.normalize(mean[1], dim=-1))

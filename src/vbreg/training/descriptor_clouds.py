@@ -96,7 +96,7 @@ def _cropped(points: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _overlap(source: Prepared, target: Prepared, T_target_source: Float64) -> float:
-    x, y = (cloud.pyramid.levels[0].points for cloud in (source, target))
+    x, y = (cloud.points for cloud in (source, target))
     return overlap(x[:: 1 + len(x) // 1000], y, torch.from_numpy(T_target_source), 1.5)
 
 

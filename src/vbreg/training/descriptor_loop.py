@@ -203,7 +203,7 @@ class DescriptorRun:
         clouds, points, rows, by_chance = [], [], [], []
         for place, pair in drawn:
             ends = [place.clouds[end] for end in (pair.source, pair.target)]
-            x, y = (end.pyramid.levels[0].points for end in ends)
+            x, y = (end.points for end in ends)
             T = torch.as_tensor(pair.T_target_source, dtype=x.dtype, device=x.device)
             x = apply(T, x)
             found = draw(x, y, self.generator)
@@ -264,10 +264,10 @@ def described_clouds(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return descriptors and saliency of some rows of several clouds, described at once."""
     packed = pack(clouds)
-    sizes = [len(cloud.pyramid.levels[0].points) for cloud in clouds]
+    sizes = [len(cloud.points) for cloud in clouds]
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
     chosen = torch.cat([row + start for row, start in zip(rows, starts, strict=True)])
-    with lowered_precision(packed.pyramid.detail.device, enabled=precision == "bf16"):
+    with lowered_precision(packed.points.device, enabled=precision == "bf16"):
         descriptors, saliency = network(packed, chosen)
     counts = [len(row) for row in rows]
     parts = descriptors.split(counts), saliency[chosen].split(counts)
