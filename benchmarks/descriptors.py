@@ -26,7 +26,7 @@ from vbreg.backends.devices import choose_device
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
 from vbreg.datasets import Pair
-from vbreg.descriptors import LearnedDescriptor, descriptor_named
+from vbreg.descriptors import descriptor_named
 from vbreg.geometry import random_rotation
 from vbreg.matching import describe
 from vbreg.methods import open_method
@@ -86,7 +86,7 @@ def lines(options: argparse.Namespace, device: torch.device) -> Iterator[Line]:
             describing = partial(describe, scale=settings.scale, descriptor=compute, device=device)
             seconds = [measured(partial(describing, c), device)[1].seconds for c in clouds]
             size = 0
-            if isinstance(compute, LearnedDescriptor):
+            if compute.network is not None:
                 size = sum(p.numel() for p in compute.network.parameters())
             yield Line(
                 name,

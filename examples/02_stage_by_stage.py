@@ -9,7 +9,7 @@ from vbreg.matching import describe, match_clouds
 scale = Scale(voxel_size=0.05)  # owns every radius
 clouds = load()[:2]  # or paths, or arrays (N, 3)
 
-described = [describe(cloud, scale) for cloud in clouds]  # FPFH of one point a voxel
+described = [describe(cloud, scale) for cloud in clouds]  # one point a voxel, thinned and described
 matched = match_clouds(*described, scale)
 
 model = VBReg.from_pretrained("fast", device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vbreg import matching
+from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.matching import describe, describe_points, evenly, match, match_clouds
@@ -41,8 +43,13 @@ def test_match_equals_the_naive_search(device, scores, n, m, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matching, "MAX_SIMILARITIES", scores)
         source_index, target_index = match(source.to(device), target.to(device))
-        mutual_source, mutual_target = match(source.to(device), target.to(device), mutual=True)
+        mutual_source, mutual_target = match(
+            source.to(device), target.to(device), matching="mutual"
+        )
+        either = match(source.to(device), target.to(device), matching="either-way")
     there, back = naive_match(source, target), naive_match(target, source)
+    pairs = {(i, there[i]) for i in range(n)} | {(back[j], j) for j in range(m)}
+    assert list(zip(*(end.tolist() for end in either), strict=True)) == sorted(pairs)
     assert source_index.tolist() == list(range(n))
     assert target_index.tolist() == there
     assert mutual_source.tolist() == [i for i in range(n) if back[there[i]] == i]
@@ -62,7 +69,7 @@ def test_match_gives_ties_to_the_lowest_index():
     source = target[torch.randperm(37, generator=g)]
     once, twice = match(source, target), match(source, torch.cat([target, target]))
     assert torch.equal(once[1], twice[1])
-    assert torch.equal(match(torch.cat([source, source]), target, mutual=True)[0], once[0])
+    assert torch.equal(match(torch.cat([source, source]), target, matching="mutual")[0], once[0])
 
 
 def test_match_of_many_stays_small():
@@ -121,7 +128,7 @@ def local(points: np.ndarray) -> LocalCloud:
 
 def test_a_described_cloud_lies_in_its_own_frame():
     east = np.array([512_345.678, 5_412_345.678, 432.1])
-    near, far = (describe(local(bumps() + shift), SCALE) for shift in (0, east))
+    near, far = (describe(local(bumps() + shift), SCALE, descriptor="fpfh") for shift in (0, east))
     assert near.points.dtype == torch.float32
     assert float(far.points.abs().max()) < 3
     assert far.origin.dtype == np.float64
@@ -134,7 +141,7 @@ def test_a_described_cloud_lies_in_its_own_frame():
 
 
 def test_taken_points_keep_their_descriptors():
-    cloud = describe(local(bumps()), SCALE)
+    cloud = describe(local(bumps()), SCALE, descriptor="fpfh")
     rows = torch.tensor([5, 2, 7])
     some = cloud.take(rows)
     assert len(some) == 3 < len(cloud)
@@ -145,19 +152,22 @@ def test_taken_points_keep_their_descriptors():
 
 def test_a_point_is_described_by_what_lies_round_it_at_the_scale():
     """The radii are the scale's: a cloud in another unit has the same descriptors."""
-    one, thousand = (describe(local(k * bumps()), Scale(k * 0.125)) for k in (1, 1024))
+    one, thousand = (
+        describe(local(k * bumps()), Scale(k * 0.125), descriptor="fpfh") for k in (1, 1024)
+    )
     torch.testing.assert_close(thousand.descriptors, one.descriptors, atol=1e-3, rtol=0)
 
 
 def test_lone_points_are_matched_to_nothing():
     """At both ends: their rows of zeros are equally near to everything."""
     source, target = (
-        describe(local(p), SCALE) for p in (np.r_[LONE, bumps()], np.r_[bumps(), LONE])
+        describe(local(p), SCALE, descriptor="fpfh")
+        for p in (np.r_[LONE, bumps()], np.r_[bumps(), LONE])
     )
     lone = [(~cloud.descriptors.any(-1)).nonzero().squeeze(-1) for cloud in (source, target)]
     assert [len(rows) for rows in lone] == [4, 4]
-    for mutual in (False, True):
-        matched = match_clouds(source, target, SCALE, mutual=mutual, max_matches=None)
+    for way in get_args(MatchingName):
+        matched = match_clouds(source, target, SCALE, matching=way, max_matches=None)
         assert not torch.isin(matched.source_index, lone[0]).any()
         assert not torch.isin(matched.target_index, lone[1]).any()
     everything = match_clouds(source, target, SCALE, max_matches=None)
@@ -173,7 +183,7 @@ def test_lone_points_are_matched_to_nothing():
 
 
 def test_indices_point_into_the_described_clouds():
-    clouds = [describe(local(bumps(seed=k) + 10.0 * k), SCALE) for k in (0, 1)]
+    clouds = [describe(local(bumps(seed=k) + 10.0 * k), SCALE, descriptor="fpfh") for k in (0, 1)]
     matched = match_clouds(clouds[0], clouds[1], SCALE)
     found = matched.correspondences
     np.testing.assert_array_equal(found.source, clouds[0].in_user_frame()[found.source_index])
@@ -181,7 +191,9 @@ def test_indices_point_into_the_described_clouds():
 
 
 def test_matches_are_in_local_frames_and_thresholds():
-    clouds = [describe(local(bumps(seed=k) + 1e6 * (k + 1)), SCALE) for k in (0, 1)]
+    clouds = [
+        describe(local(bumps(seed=k) + 1e6 * (k + 1)), SCALE, descriptor="fpfh") for k in (0, 1)
+    ]
     matched = match_clouds(clouds[0], clouds[1], SCALE)
     matches = matched.matches()
     assert matches.unit == SCALE.inlier_threshold
@@ -203,7 +215,7 @@ def test_matches_are_in_local_frames_and_thresholds():
 
 
 def test_thinning_is_even_and_the_same_in_every_call():
-    clouds = [describe(local(bumps(seed=k)), SCALE) for k in (0, 1)]
+    clouds = [describe(local(bumps(seed=k)), SCALE, descriptor="fpfh") for k in (0, 1)]
     whole = match_clouds(clouds[0], clouds[1], SCALE, max_matches=None)
     some = match_clouds(clouds[0], clouds[1], SCALE, max_matches=100)
     assert len(some.source_index) == 100
@@ -225,17 +237,17 @@ def test_evenly_drawn_rows():
 
 
 def test_too_few_matches_say_what_to_try():
-    clouds = [describe(local(LONE[:3]), SCALE) for _ in range(2)]
+    clouds = [describe(local(LONE[:3]), SCALE, descriptor="fpfh") for _ in range(2)]
     with pytest.raises(VBRegError, match=r"0 matches .* of 3 and 3 points .* a larger one"):
         match_clouds(clouds[0], clouds[1], SCALE)
     with pytest.raises(VBRegError, match="need not be mutual"):
-        match_clouds(clouds[0], clouds[1], SCALE, mutual=True)
+        match_clouds(clouds[0], clouds[1], SCALE, matching="mutual")
 
 
 def test_a_cloud_that_is_too_large_is_told_a_voxel_size(monkeypatch):
     monkeypatch.setattr(matching, "MAX_POINTS", 100)
     with pytest.raises(VBRegError, match=r"at most 100 .* larger voxel size \(about 0\.\d+ would"):
-        describe(local(bumps()), SCALE)
+        describe(local(bumps()), SCALE, descriptor="fpfh")
 
 
 # --- a descriptor of the user's own
@@ -251,7 +263,7 @@ def test_a_function_is_given_points_unit_normals_and_the_scale():
     described = describe(local(bumps() + 1e6), SCALE, descriptor=mine)
     ((points, normals, scale),) = given
     assert scale == SCALE
-    assert points is described.points
+    assert torch.equal(points, described.points)
     assert float(points.abs().max()) < 3  # in the local frame
     assert normals.shape == points.shape
     torch.testing.assert_close(normals.norm(dim=-1), torch.ones(len(points)))

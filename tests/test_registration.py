@@ -341,7 +341,15 @@ def test_a_ragged_batch_with_descriptors_equals_its_singles(
 def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNetwork) -> None:
     model = VBReg(feat_network)
     cloud = np.random.default_rng(0).random((2000, 3))
-    result = register(cloud, cloud[::-1] + 3.0, voxel_size=0.1, model=model, max_correspondences=80)
+    with pytest.raises(VBRegError, match="3 columns: this network takes 33; give the descriptor"):
+        register(cloud, cloud, voxel_size=0.1, model=model, descriptor=lambda p, n, s: n)
+    result = register(
+        cloud,
+        cloud[::-1] + 3.0,
+        voxel_size=0.1,
+        model=model,
+        max_correspondences=80,
+    )
     fpfh, matches = [], result.correspondences
     for points, index in (
         (cloud, matches.source_index),

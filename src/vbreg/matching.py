@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
-from vbreg.descriptors import DescriptorChoice, LearnedDescriptor, descriptor_named
+from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES, Cloud
@@ -30,6 +30,9 @@ MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some
 MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
 
 
+Keypoints: TypeAlias = int | Literal["all"]
+
+
 @dataclass(frozen=True, eq=False)
 class DescribedCloud:
     """A cloud at its working resolution, in a local frame, with what describes each point."""
@@ -38,7 +41,7 @@ class DescribedCloud:
     normals: Tensor | None  # (N, 3) unit; None where descriptors come from a file
     descriptors: Tensor  # (N, D); a row of zeros where a point has none
     origin: Float64  # (3,) of the local frame in the user's
-    saliency: Tensor | None = None  # (N,) larger where a match is more likely to be right
+    matching: MatchingName = "one-way"  # how its descriptors are matched, if nothing else is said
 
     def __len__(self) -> int:
         return len(self.points)
@@ -49,11 +52,10 @@ class DescribedCloud:
 
     def take(self, rows: Tensor) -> DescribedCloud:
         """Return the cloud of some of the points, described as they were among all."""
-        normals, saliency = (
-            None if part is None else part[rows] for part in (self.normals, self.saliency)
+        normals = None if self.normals is None else self.normals[rows]
+        return replace(
+            self, points=self.points[rows], normals=normals, descriptors=self.descriptors[rows]
         )
-        described = self.descriptors[rows]
-        return DescribedCloud(self.points[rows], normals, described, self.origin, saliency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,21 +70,12 @@ class MatchedClouds:
     scale: Scale
 
     def thinned(self, most: int) -> MatchedClouds:
-        """Return at most so many of the matches, the same in every call.
-
-        They are those that the descriptor thinks most of, where it does; else they are chosen
-        evenly.
-        """
+        """Return at most so many of the matches, evenly at random, the same in every call."""
         i, j = self.source_index, self.target_index
         if len(i) <= most:
             return self
-        if self.source.saliency is not None and self.target.saliency is not None:
-            worth = self.source.saliency[i] + self.target.saliency[j]
-            rows = worth.topk(most).indices.sort().values
-        else:
-            rows = evenly(len(i), most).to(i.device)
-        kept = self.source_index[rows], self.target_index[rows]
-        return replace(self, source_index=kept[0], target_index=kept[1])
+        rows = evenly(len(i), most).to(i.device)
+        return replace(self, source_index=i[rows], target_index=j[rows])
 
     def matches(self, *, with_descriptors: bool = False) -> Matches:
         """Return the matches as a solver takes them: local frames, in inlier thresholds."""
@@ -116,19 +109,27 @@ def describe(
     scale: Scale,
     *,
     descriptor: DescriptorChoice = "fpfh",
+    keypoints: Keypoints | None = None,
     device: torch.device | None = None,
     clock: Clock = untimed,
 ) -> DescribedCloud:
-    """Thin a cloud to one point a voxel and describe each point, on the device."""
+    """Thin a cloud to one point a voxel and describe `keypoints` of them, on the device.
+
+    Keypoints are drawn evenly at random, the same in every call; left out, there are as many as
+    the descriptor needs: all of them for FPFH, some for a trained one.
+    """
     local = cloud if isinstance(cloud, LocalCloud) else LocalCloud.of(cloud, "the cloud")
     compute = descriptor_named(descriptor)
     with clock("downsample"):
-        points = thin(local, scale, device)
-        detail = None
-        if isinstance(compute, LearnedDescriptor):
-            detail = thin_to_detail(local, scale, device)
+        points, detail = thin(local, scale, device), thin_to_detail(local, scale, device)
     return describe_points(
-        points, local.origin, scale, descriptor=compute, detail=detail, clock=clock
+        points,
+        local.origin,
+        scale,
+        descriptor=compute,
+        detail=detail,
+        keypoints=keypoints,
+        clock=clock,
     )
 
 
@@ -146,7 +147,7 @@ def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) ->
 
 
 def thin_to_detail(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
-    """Return the finer points (F, 3) that a learned descriptor sees between the voxels."""
+    """Return the finer points (F, 3) that show the relief of a surface."""
     return voxel_downsample(cloud.points.to(device), scale.detail_size)
 
 
@@ -156,7 +157,8 @@ def describe_points(
     scale: Scale,
     *,
     descriptor: DescriptorChoice = "fpfh",
-    detail: Tensor | None = None,  # (F, 3) finer points of the same cloud, for a learned descriptor
+    detail: Tensor | None = None,  # (F, 3) finer points of the same cloud
+    keypoints: Keypoints | None = None,
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
@@ -164,12 +166,11 @@ def describe_points(
     with clock("normals"):
         direction = normals(points, scale.normal_radius)
     with clock("descriptors"):
-        if isinstance(compute, LearnedDescriptor):
-            fine = points if detail is None else detail
-            found = compute.with_detail(points, direction, fine, scale)
-            return DescribedCloud(points, direction, found.descriptors, origin, found.saliency)
-        rows = _checked_descriptors(compute(points, direction, scale), descriptor, points)
-    return DescribedCloud(points, direction, rows, origin)
+        cloud = ThinnedCloud(points, direction, points if detail is None else detail, scale)
+        count = compute.keypoints(len(points)) if keypoints is None else keypoints
+        rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
+        found = compute.rows(cloud, rows)
+    return DescribedCloud(points[rows], direction[rows], found, origin, compute.matching)
 
 
 def match_clouds(
@@ -177,23 +178,25 @@ def match_clouds(
     target: DescribedCloud,
     scale: Scale,
     *,
-    mutual: bool = False,
+    matching: MatchingName | None = None,
     max_matches: int | None = MAX_CORRESPONDENCES,
 ) -> MatchedClouds:
-    """Match every described source point to the target point with the nearest descriptor.
+    """Match described points to those of the other cloud with the nearest descriptor.
 
-    A lone point, whose descriptor is all zeros, is matched to nothing. More than `max_matches` are
-    thinned evenly at random, the same in every call.
+    `matching` says which way, as in `match`; left out, the descriptor's own. A lone point, whose
+    descriptor is all zeros, is matched to nothing. More than `max_matches` are thinned evenly at
+    random, the same in every call.
     """
+    matching = source.matching if matching is None else matching
     kept = [end.descriptors.any(-1).nonzero().squeeze(-1) for end in (source, target)]
-    i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], mutual=mutual)
+    i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], matching=matching)
     found = len(i)
     if found < MIN_MATCHES:
         raise VBRegError(
             f"{found} matches between clouds of {len(source)} and {len(target)} points at voxel "
             f"size {scale.voxel_size:g}: at least {MIN_MATCHES} are needed; use a smaller voxel "
             "size if these are few points, a larger one if most of them stand alone"
-            + (", or matches that need not be mutual" if mutual else "")
+            + (", or matches that need not be mutual" if matching == "mutual" else "")
         )
     matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)
     return matched if max_matches is None else matched.thinned(max_matches)
@@ -201,18 +204,21 @@ def match_clouds(
 
 def evenly(n: int, most: int) -> Tensor:
     """Return `most` of n rows, ascending, the same in every call."""
+    if most >= n:
+        return torch.arange(n)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     return order[:most].sort().values
 
 
 def match(
-    source_features: Tensor, target_features: Tensor, *, mutual: bool = False
+    source_features: Tensor, target_features: Tensor, *, matching: MatchingName = "one-way"
 ) -> tuple[Tensor, Tensor]:
-    """Find the nearest target descriptor of each source descriptor, both compared at length 1.
+    """Find nearest descriptors, all compared at length 1.
 
     source_features (N, D), target_features (M, D) -> source_index, target_index (K,) int64,
-    ascending in the source; K is N, or with `mutual` the matches that are nearest in both
-    directions. Of several nearest the lowest index wins. Memory is bounded.
+    ascending in the source. One way, each source point finds its nearest target point; either way,
+    the matches of target points to their nearest source points join; mutual are those matches that
+    are nearest in both directions. Of several nearest the lowest index wins. Memory is bounded.
     """
     _check_features(source_features, target_features)
     source = F.normalize(source_features.detach().float(), dim=-1)
@@ -220,11 +226,17 @@ def match(
     index = torch.arange(len(source), device=source.device)
     if len(source) == 0 or len(target) == 0:
         return index[:0], index[:0]
-    nearest, nearest_back = _nearest(source, target, mutual)
+    nearest, nearest_back = _nearest(source, target, matching != "one-way")
     if nearest_back is None:
         return index, nearest
-    kept = nearest_back[nearest] == index
-    return index[kept], nearest[kept]
+    if matching == "mutual":
+        kept = nearest_back[nearest] == index
+        return index[kept], nearest[kept]
+    back = torch.arange(len(target), device=target.device)
+    new = nearest[nearest_back] != back
+    i, j = torch.cat([index, nearest_back[new]]), torch.cat([nearest, back[new]])
+    order = torch.argsort(i * len(target) + j)
+    return i[order], j[order]
 
 
 def _nearest(source: Tensor, target: Tensor, both_ways: bool) -> tuple[Tensor, Tensor | None]:
@@ -245,30 +257,6 @@ def _nearest(source: Tensor, target: Tensor, both_ways: bool) -> tuple[Tensor, T
             best = torch.where(better, highest, best)
             backward = torch.where(better, row + start, backward)
     return forward, backward if both_ways else None
-
-
-def _checked_descriptors(found: object, descriptor: object, points: Tensor) -> Tensor:
-    """Return what a descriptor gave as floats on the device of the points, if it is (N, D)."""
-    name = descriptor if isinstance(descriptor, str) else getattr(descriptor, "__name__", "yours")
-    try:
-        rows = torch.as_tensor(np.asarray(found) if not isinstance(found, Tensor) else found)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise VBRegError(
-            f"descriptor {name!r} gave a {type(found).__name__}: expected numbers (N, D) as a "
-            f"tensor or an array ({error})"
-        ) from error
-    if rows.ndim != 2 or len(rows) != len(points):
-        raise VBRegError(
-            f"descriptor {name!r} gave shape {tuple(rows.shape)}: expected ({len(points)}, D), one "
-            "row per point"
-        )
-    rows = rows.detach().to(points.device, torch.float32)
-    if not bool(torch.isfinite(rows).all()):
-        raise VBRegError(
-            f"descriptor {name!r} gave NaN or infinity: give a row of zeros to a point that it "
-            "cannot describe"
-        )
-    return rows
 
 
 def _check_features(source: Tensor, target: Tensor) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ import torch
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
-from vbreg.descriptors import DescriptorChoice, descriptor_named
+from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import (
@@ -31,7 +32,14 @@ from vbreg.inputs import (
     finite_rows,
     positive_number,
 )
-from vbreg.matching import MAX_CORRESPONDENCES, MatchedClouds, describe, evenly, match_clouds
+from vbreg.matching import (
+    MAX_CORRESPONDENCES,
+    Keypoints,
+    MatchedClouds,
+    describe,
+    evenly,
+    match_clouds,
+)
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
@@ -52,7 +60,8 @@ def register(
     model: VBReg | None = None,
     descriptor: DescriptorChoice = "fpfh",
     device: str | torch.device = "auto",
-    mutual: bool = False,
+    keypoints: Keypoints | None = None,
+    matching: MatchingName | None = None,
     max_correspondences: int = MAX_CORRESPONDENCES,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -65,10 +74,12 @@ def register(
 
     `weights` are 'universal', 'fast' (a smaller network) or a file that `vbreg train` wrote; left
     out, 'fast' on a CPU and 'universal' on a GPU. A `model` given instead is used on its device.
-    `descriptor` is 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a function of
-    points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `mutual` keeps only
-    matches that are nearest both ways; above `max_correspondences`, or what memory can hold, they
-    are thinned evenly at random, or to those that a trained descriptor thinks most of. `seed`
+    `descriptor` is 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
+    function of points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `keypoints`
+    of each cloud are described and matched, or 'all'; `matching` is 'one-way' (each source point to
+    its nearest), 'either-way' or 'mutual'. Left out, 2000 keypoints, or a quarter of the points,
+    are matched either way with a trained descriptor, and all points one way with another. Above
+    `max_correspondences`, or what memory can hold, matches are thinned evenly at random. `seed`
     samples the latent features instead of taking their mean. `on_stage` is told the name of each
     stage as it begins. The same call gives the same answer.
     """
@@ -76,6 +87,16 @@ def register(
         raise VBRegError(
             f"max_correspondences {max_correspondences!r}: expected a whole number from "
             f"{MIN_MATCHES} up"
+        )
+    if keypoints not in (None, "all") and not (
+        isinstance(keypoints, Integral) and keypoints >= MIN_MATCHES
+    ):
+        raise VBRegError(
+            f"keypoints {keypoints!r}: expected a whole number from {MIN_MATCHES} up, or 'all'"
+        )
+    if matching not in (None, *get_args(MatchingName)):
+        raise VBRegError(
+            f"matching {matching!r}: expected one of {', '.join(get_args(MatchingName))}"
         )
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
@@ -86,11 +107,20 @@ def register(
     with clock("weights"):
         model = _choose_model(model, weights, device)
     described = [
-        describe(cloud, scale, descriptor=compute, device=model.device, clock=clock)
+        describe(
+            cloud,
+            scale,
+            descriptor=compute,
+            keypoints=keypoints,
+            device=model.device,
+            clock=clock,
+        )
         for cloud in clouds
     ]
     with clock("match"):
-        matched = match_clouds(*described, scale, mutual=mutual, max_matches=max_correspondences)
+        matched = match_clouds(
+            *described, scale, matching=matching, max_matches=max_correspondences
+        )
     return model.solve(
         matched,
         seed=seed,
@@ -265,7 +295,7 @@ class VBReg:
         if matches.descriptors is not None and matches.descriptors.shape[-1] != 2 * width:
             raise VBRegError(
                 f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
-                f"takes {width}"
+                f"takes {width}; give the descriptor that it was trained with"
             )
         solution, backend = self._on_device(matches, seed, clock, most)
         return Registration(

@@ -245,7 +245,7 @@ def test_other_settings_need_another_folder(scans: Path, tmp_path: Path) -> None
 def test_a_descriptor_that_was_trained_on_needs_another_folder(scans: Path, tmp_path: Path) -> None:
     weights = tmp_path / "mine.safetensors"
     given = Settings.of(str(scans), descriptor=str(weights), voxel_size=settings(scans).voxel_size)
-    small = DescriptorConfig(local=("relief",), widths=(), depths=(), output=8)
+    small = DescriptorConfig(width=8, depth=1, output=8)
     for seed in (0, 1):
         torch.manual_seed(seed)
         save_descriptor(weights, DescriptorNetwork(small))
@@ -269,7 +269,10 @@ def test_sampled_points_do_not_depend_on_the_other_pairs(scans: Path, tmp_path: 
     ("change", "message"),
     [
         ({"descriptor": "shot"}, "descriptor 'shot': expected fpfh"),
-        ({"descriptor": "learned"}, "descriptor 'learned': expected fpfh .*'matches:NAME'"),
+        (
+            {"descriptor": "learned"},
+            "descriptor 'learned': expected fpfh .*'matches:NAME'",
+        ),
         ({"descriptor": "matches:"}, "descriptor 'matches:': expected fpfh"),
         ({"descriptor": "matches:learned"}, "'matches:learned' goes with 3dmatch and 3dlomatch"),
     ],

@@ -22,6 +22,7 @@ from PIL import Image
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from vbreg import io, pretrained, registration, scale
 from vbreg.cli import register
+from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.types import Correspondences
@@ -59,6 +60,7 @@ def test_the_skin_has_the_functions_names() -> None:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
+    assert get_args(register.MatchingName) == get_args(MatchingName)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -189,7 +191,8 @@ def test_the_picture_is_a_picture(
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
-        *("--mutual", "--max-correspondences", "500", "--seed", "3"),
+        *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
+        *("--seed", "3"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -199,10 +202,18 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "weights": None,
         "descriptor": "fpfh",
         "device": "cpu",
-        "mutual": True,
+        "keypoints": 900,
+        "matching": "mutual",
         "max_correspondences": 500,
         "seed": 3,
     }
+
+
+def test_keypoints_are_a_number_or_all(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    run("register", *clouds, "--keypoints", "all")
+    assert search.options is not None
+    assert search.options["keypoints"] == "all"
+    assert "expected a whole number or all" in run("register", *clouds, "--keypoints", "many").err
 
 
 @pytest.mark.parametrize("weights", ["fast", "universal", "runs/mine.safetensors"])

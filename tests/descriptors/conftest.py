@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from vbreg.clouds import normals, voxel_downsample
-from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare
+from vbreg.descriptors.prepared import DescriptorConfig, Prepared, ThinnedCloud, prepare
 from vbreg.scale import Scale
 
 SMALL = DescriptorConfig(width=16, depth=2, output=16)
-NARROW = DescriptorConfig(wide=False, azimuths=8, rings=2, heights=5, width=8, depth=1, output=8)
+NARROW = DescriptorConfig(azimuths=8, rings=2, heights=5, width=8, depth=1, output=8)
 CONFIGS = (SMALL, NARROW)
 
 
@@ -34,9 +34,13 @@ def corner(seed: int = 0, n: int = 6000) -> Tensor:
     return torch.from_numpy(points + rng.normal(0, 0.02, points.shape)).float()
 
 
-def prepared(points: Tensor, config: DescriptorConfig) -> Prepared:
+def thinned(points: Tensor) -> ThinnedCloud:
     at_voxels = voxel_downsample(points, 1.0)
-    return prepare(at_voxels, normals(at_voxels, 2.0), points, Scale(1.0), config)
+    return ThinnedCloud(at_voxels, normals(at_voxels, 2.0), points, Scale(1.0))
+
+
+def prepared(points: Tensor) -> Prepared:
+    return prepare(thinned(points))
 
 
 @pytest.fixture(params=CONFIGS, ids=("small", "narrow"))

@@ -10,7 +10,7 @@ from vbreg.descriptors import descriptor_named
 from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.errors import FileFormatError
-from vbreg.matching import describe, match_clouds
+from vbreg.matching import describe, describe_points
 from vbreg.scale import Scale
 
 
@@ -46,31 +46,25 @@ def test_weights_of_another_network_are_told() -> None:
         load_descriptor(WEIGHTS_FOLDER / "fast.safetensors")
 
 
-def test_the_front_end_gives_it_detail_and_keeps_the_salient(weights: Path) -> None:
+def test_the_front_end_gives_it_detail(weights: Path) -> None:
     cloud = corner().double().numpy() * 0.05
     scale = Scale(0.05)
     described = describe(cloud, scale, descriptor=str(weights))
-    assert described.saliency is not None
     assert described.descriptors.shape == (len(described), SMALL.output)
-    plain = load_descriptor(weights)(described.points, described.normals, scale)
-    assert not torch.equal(plain, described.descriptors)  # without the finer points
-    matched = match_clouds(described, described, scale, max_matches=100)
-    kept = described.saliency[matched.source_index]
-    assert len(kept) == 100
-    assert float(kept.min()) >= float(described.saliency.topk(100).values[-1])
+    plain = describe_points(described.points, described.origin, scale, descriptor=str(weights))
+    assert not torch.equal(plain.descriptors, described.descriptors)  # without the finer points
 
 
 def test_only_keypoints_are_described(weights: Path) -> None:
-    described = describe(corner().double().numpy() * 0.05, Scale(0.05), descriptor=str(weights))
-    points, direction = described.points, described.normals
-    assert direction is not None
-    descriptor = load_descriptor(weights)
-    few = descriptor.with_detail(points, direction, points, Scale(0.05), keypoints=50)
-    every = descriptor.with_detail(points, direction, points, Scale(0.05))
-    kept = few.descriptors.any(-1)
-    assert int(kept.sum()) == 50
-    assert float(few.saliency[kept].min()) >= float(few.saliency[~kept].max())
-    torch.testing.assert_close(few.descriptors[kept], every.descriptors[kept], atol=1e-5, rtol=0)
+    cloud = corner().double().numpy() * 0.05
+    every = describe(cloud, Scale(0.05), descriptor=str(weights))
+    few = describe(cloud, Scale(0.05), descriptor=str(weights), keypoints=50)
+    assert len(few) == 50
+    assert few.normals is not None
+    row = torch.cdist(few.points, every.points).argmin(1)
+    torch.testing.assert_close(few.descriptors, every.descriptors[row], atol=1e-5, rtol=0)
+    same = describe(cloud, Scale(0.05), descriptor="fpfh", keypoints=50)
+    assert torch.equal(same.points, few.points)
 
 
 def test_register_takes_a_file(weights: Path) -> None:

@@ -4,8 +4,15 @@ import torch
 from tests.descriptors.conftest import SMALL, corner, prepared
 from torch import Tensor
 
-from vbreg.descriptors.patches import NEAR_CELLS, POINT_NUMBERS, cells, column_size, relief
-from vbreg.descriptors.prepared import MIDDLE, NEAR, Prepared, Surface, patches_of, prepare
+from vbreg.descriptors.patches import NEAR_CELLS, POINT_NUMBERS, cells, column_size
+from vbreg.descriptors.prepared import (
+    MIDDLE,
+    Prepared,
+    Surface,
+    ThinnedCloud,
+    patches_of,
+    prepare,
+)
 from vbreg.geometry import random_rotation
 from vbreg.scale import Scale
 
@@ -16,11 +23,11 @@ def two_points() -> Prepared:
     """One neighbour of the first, straight along the x axis at half of the middle reach."""
     points = torch.tensor([[0.0, 0.0, 0.0], [MIDDLE.reach / 2, 0.0, 0.0]])
     up = torch.tensor([[0.0, 0, 1], [0, 0, 1]])
-    return prepare(points, up, points, Scale(1.0), SMALL)
+    return prepare(ThinnedCloud(points, up, points, Scale(1.0)))
 
 
 def held_by(cloud: Prepared, rows: Tensor) -> Tensor:
-    return cells(cloud, rows, patches_of(cloud, rows, SMALL), SMALL)
+    return cells(cloud, rows, patches_of(cloud, rows), SMALL)
 
 
 def middle(table: Tensor) -> Tensor:
@@ -53,9 +60,9 @@ def test_a_point_is_shared_by_the_cells_next_to_it() -> None:
 
 
 def test_every_point_counts_once_and_a_gap_does_not() -> None:
-    cloud = prepared(corner(), SMALL)
+    cloud = prepared(corner())
     rows = torch.arange(50)
-    patches = patches_of(cloud, rows, SMALL)
+    patches = patches_of(cloud, rows)
     patches[1][:, 30:] = patches[1][:, :1]
     table = cells(cloud, rows, patches, SMALL)
     torch.testing.assert_close(middle(table)[..., 0].sum((1, 2, 3)), torch.full((50,), 30.0))
@@ -73,18 +80,8 @@ def test_a_turned_patch_is_shifted_round_the_circle() -> None:
 
 
 def test_what_a_cell_holds_is_the_same_in_every_frame() -> None:
-    cloud = prepared(corner(), SMALL)
+    cloud = prepared(corner())
     R = random_rotation(1, generator=torch.Generator().manual_seed(1))[0]
     rows = torch.arange(0, len(cloud.points), 7)
     before, after = (held_by(x, rows).sum(1) for x in (cloud, moved(cloud, R)))
     torch.testing.assert_close(before, after, atol=2e-2, rtol=0)
-
-
-def test_relief_of_a_step() -> None:
-    """A flat floor has no height; a box stands above it."""
-    cloud = prepared(corner(), SMALL)
-    seen = relief(cloud, slice(None))
-    assert seen.shape == (len(cloud.points), NEAR.most, 2)
-    assert bool((seen[..., 0] >= 0).all())
-    assert float(seen.norm(dim=-1).max()) <= NEAR.reach + 1e-4
-    assert float(seen[..., 1].abs().median()) < 0.1 < float(seen[..., 1].abs().max())

@@ -220,7 +220,9 @@ def matched() -> Problem:
     """Clouds that the front end described and matched."""
     source, target, _ = bumpy_clouds()
     scale = Scale(TAU / 2)
-    ends = [describe(LocalCloud.of(c, "a cloud"), scale) for c in (source, target)]
+    ends = [
+        describe(LocalCloud.of(c, "a cloud"), scale, descriptor="fpfh") for c in (source, target)
+    ]
     return Problem.of_clouds(match_clouds(*ends, scale), scans=(source, target))
 
 

@@ -44,7 +44,7 @@ def test_kiss_matcher_takes_the_matched_clouds_where_there_are_no_scans(name: st
     truth = make_problem(10, seed=4).T
     scale = Scale.of_threshold(TAU)
     pair = points, moved(truth, points)  # the same scan, so that it cannot miss
-    ends = [describe(LocalCloud.of(cloud, "a cloud"), scale) for cloud in pair]
+    ends = [describe(LocalCloud.of(cloud, "a cloud"), scale, descriptor="fpfh") for cloud in pair]
     result = opened(name)(Problem.of_clouds(match_clouds(*ends, scale)))
     rotation, translation = error(result.T_target_source, truth)
     assert rotation < 2.0

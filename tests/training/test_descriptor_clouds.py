@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.descriptors.conftest import SMALL, corner
+from tests.descriptors.conftest import corner
 from vbreg.geometry import apply, random_rotation
 from vbreg.scale import Scale
 from vbreg.training.descriptor_clouds import (
@@ -33,7 +33,7 @@ def scans(count: int = 3) -> list[tuple[Float64, Float64]]:
 
 @pytest.fixture(scope="module")
 def place() -> ReadyPlace:
-    return ready_place("corner", scans(), SCALE, SMALL, seed=4)
+    return ready_place("corner", scans(), SCALE, seed=4)
 
 
 def test_pairs_lay_clouds_on_each_other(place: ReadyPlace) -> None:
@@ -46,8 +46,8 @@ def test_pairs_lay_clouds_on_each_other(place: ReadyPlace) -> None:
 
 
 def test_clouds_are_turned_by_chance(place: ReadyPlace) -> None:
-    again = ready_place("corner", scans(), SCALE, SMALL, seed=4)
-    other = ready_place("corner", scans(), SCALE, SMALL, seed=5)
+    again = ready_place("corner", scans(), SCALE, seed=4)
+    other = ready_place("corner", scans(), SCALE, seed=5)
     first = [p.clouds[0].points for p in (place, again, other)]
     assert torch.equal(first[0], first[1])
     assert first[0].shape != first[2].shape or not torch.equal(first[0], first[2])
@@ -55,7 +55,7 @@ def test_clouds_are_turned_by_chance(place: ReadyPlace) -> None:
 
 def test_arrays_are_small_and_come_back(place: ReadyPlace) -> None:
     arrays = to_arrays(place)
-    assert arrays.clouds[0].near.dtype == np.uint16
+    assert arrays.clouds[0].patches[0].dtype == np.uint16
     back = to_tensors(arrays, torch.device("cpu"))
     for a, b in zip(place.clouds, back.clouds, strict=True):
         torch.testing.assert_close(a.points, b.points)
@@ -68,6 +68,6 @@ def test_a_large_cloud_is_cropped_and_a_tiny_one_left_out() -> None:
     rng = np.random.default_rng(0)
     large = np.stack([*rng.uniform(0, 12, (2, 400_000)), np.zeros(400_000)], axis=-1)
     tiny = rng.uniform(0, 0.3, (100, 3))
-    found = ready_place("plane", [(large, np.eye(4)), (tiny, np.eye(4))], SCALE, SMALL, seed=0)
+    found = ready_place("plane", [(large, np.eye(4)), (tiny, np.eye(4))], SCALE, seed=0)
     assert len(found.clouds) == 1
     assert len(found.clouds[0].points) == MAX_POINTS

@@ -16,11 +16,10 @@ from rich.progress import track
 from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
-from vbreg.descriptors import DESCRIPTORS, WEIGHTS_SUFFIX, descriptor_named
-from vbreg.descriptors.learned import load_descriptor
+from vbreg.descriptors import DESCRIPTORS, WEIGHTS_SUFFIX, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
-from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
+from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, Keypoints, describe, match_clouds
 from vbreg.methods import Problem
 from vbreg.metrics import right_matches
 from vbreg.scale import VOXEL_SIZES, Scale
@@ -37,7 +36,8 @@ class Settings:
 
     dataset: str
     descriptor: str = "fpfh"
-    points: int | None = None  # keypoints a cloud; None for all
+    points: int | None = None  # keypoints a cloud, sampled anew for each pair
+    as_register: bool = True  # keypoints and matching as in `register`; else all points, one way
     voxel_size: float = VOXEL_SIZES["indoor"]
     max_matches: int | None = MAX_CORRESPONDENCES  # None for all
     rotation: float = 15.0  # degrees; a success lies below both
@@ -58,10 +58,12 @@ class Settings:
         """Return the protocol of a data set; what is given and not None replaces its values."""
         start = Settings(dataset)
         if dataset in ("3dmatch", "3dlomatch"):  # the papers use all matches
-            start = replace(start, max_matches=None)
+            start = replace(start, max_matches=None, as_register=False)
         if dataset == "kitti":
             outdoor = VOXEL_SIZES["outdoor"]
-            start = replace(start, voxel_size=outdoor, rotation=5.0, translation=0.60)
+            start = replace(
+                start, voxel_size=outdoor, rotation=5.0, translation=0.60, as_register=False
+            )
         return replace(start, **{k: v for k, v in changes.items() if v is not None})
 
     @property
@@ -100,9 +102,10 @@ def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
 
 def descriptor_identity(settings: Settings) -> dict[str, Any]:
     """Return what tells a descriptor from another of the same name: the checksum of its weights."""
-    if not settings.descriptor.endswith(WEIGHTS_SUFFIX):
+    if settings.descriptor.partition(":")[0] in (STORED, MATCHES):
         return {}
-    return {"descriptor_weights": load_descriptor(Path(settings.descriptor)).fingerprint}
+    fingerprint = descriptor_named(settings.descriptor).fingerprint
+    return {} if fingerprint is None else {"descriptor_weights": fingerprint}
 
 
 def problem_source(
@@ -120,7 +123,9 @@ def problem_source(
     def described(key: tuple[str, int]) -> DescribedCloud:
         assert compute is not None, "stored descriptors come with their pairs"
         cloud = LocalCloud.of(clouds.pop(key), key[0])
-        return describe(cloud, settings.scale, descriptor=compute, device=device)
+        every = settings.points is not None or not settings.as_register
+        count: Keypoints | None = "all" if every else None
+        return describe(cloud, settings.scale, descriptor=compute, keypoints=count, device=device)
 
     def problem(pair: Pair) -> Problem:
         if pair.descriptors is not None:
@@ -151,7 +156,9 @@ def stored_clouds(pair: Pair, device: torch.device) -> tuple[DescribedCloud, Des
 
 
 def problem_of(
-    clouds: tuple[DescribedCloud, DescribedCloud], pair: Pair, settings: Settings
+    clouds: tuple[DescribedCloud, DescribedCloud],
+    pair: Pair,
+    settings: Settings,
 ) -> Problem:
     """Match two described clouds, of sampled keypoints where the settings say so."""
     if settings.points is not None:
@@ -160,7 +167,11 @@ def problem_of(
             clouds[0].take(torch.from_numpy(rows[0])),
             clouds[1].take(torch.from_numpy(rows[1])),
         )
-    matched = match_clouds(*clouds, settings.scale, max_matches=settings.max_matches)
+    usual = settings.as_register and settings.points is None
+    matching: MatchingName | None = None if usual else "one-way"
+    matched = match_clouds(
+        *clouds, settings.scale, matching=matching, max_matches=settings.max_matches
+    )
     return Problem.of_clouds(
         matched, scans=(pair.source, pair.target), seed=_method_seed(pair, settings)
     )

@@ -45,8 +45,8 @@ MethodsOption = Annotated[
 DescriptorOption = Annotated[
     str,
     typer.Option(
-        help="fpfh or a weights file (computed here), npz:NAME (stored beside the clouds, say "
-        "npz:fcgf), or matches:NAME (matches stored in NAME_matches, say matches:learned)."
+        help="fpfh or a weights file (computed here), npz:NAME (stored beside the clouds, "
+        "say npz:fcgf), or matches:NAME (matches stored in NAME_matches, say matches:learned)."
     ),
 ]
 PointsOption = Annotated[

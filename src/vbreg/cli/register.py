@@ -12,6 +12,7 @@ from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
 from vbreg.cli.checks import check_inputs, check_outputs
 from vbreg.cli.console import complain, progress, stdout_console
 from vbreg.cli.results import as_json, print_result, write_json
+from vbreg.errors import VBRegError
 from vbreg.types import Registration
 
 # Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
@@ -28,6 +29,7 @@ EXAMPLES = examples(
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 PresetName = Literal["indoor", "outdoor"]
+MatchingName = Literal["one-way", "either-way", "mutual"]
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
@@ -57,11 +59,24 @@ WeightsOption = Annotated[
 DescriptorOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME|FILE", help="fpfh, or a descriptor's weights file that `vbreg train` wrote."
+        metavar="NAME|FILE",
+        help="fpfh, or a descriptor's weights file that `vbreg train` wrote.",
     ),
 ]
-MutualOption = Annotated[
-    bool, typer.Option("--mutual", help="Keep only matches that are nearest both ways.")
+KeypointsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|all",
+        help="Points of each cloud to describe and match. Left out: all, or with a trained "
+        "descriptor 2000 or a quarter of the points.",
+    ),
+]
+MatchingOption = Annotated[
+    MatchingName | None,
+    typer.Option(
+        help="Match source points to their nearest, points of either cloud, or only those that are "
+        "nearest both ways. Left out: one-way, or with a trained descriptor either-way."
+    ),
 ]
 MaxCorrespondencesOption = Annotated[
     int, typer.Option(help="Thin more matches than this evenly at random.")
@@ -83,7 +98,8 @@ def register(
     device: DeviceOption = "auto",
     weights: WeightsOption = None,
     descriptor: DescriptorOption = "fpfh",
-    mutual: MutualOption = False,
+    keypoints: KeypointsOption = None,
+    matching: MatchingOption = None,
     max_correspondences: MaxCorrespondencesOption = 8000,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
@@ -106,7 +122,8 @@ def register(
             weights=weights,
             descriptor=descriptor,
             device=device,
-            mutual=mutual,
+            keypoints=_count(keypoints),
+            matching=matching,
             max_correspondences=max_correspondences,
             seed=seed,
             on_stage=stage,
@@ -125,6 +142,15 @@ def register(
         written = [path for path in (output, json_path, picture) if path is not None]
         print_result(stdout_console(), result, timings, written)
     _warn_if_doubtful(result)
+
+
+def _count(text: str | None) -> int | Literal["all"] | None:
+    """Return the number of keypoints that is meant."""
+    if text is None or text == "all":
+        return "all" if text else None
+    if not text.isdecimal():
+        raise VBRegError(f"--keypoints {text}: expected a whole number or all")
+    return int(text)
 
 
 def _warn_if_doubtful(result: Registration) -> None:

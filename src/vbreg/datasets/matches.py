@@ -60,7 +60,7 @@ class MatchSet:
 
 def described(points: Float64, scale: Scale) -> DescribedCloud:
     """Describe a cloud (N, 3) as `register` does, on the CPU, without its lone points."""
-    cloud = describe(LocalCloud.of(points, "a cloud"), scale)
+    cloud = describe(LocalCloud.of(points, "a cloud"), scale, descriptor="fpfh")
     return cloud.take(cloud.descriptors.any(-1).nonzero().squeeze(-1))
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.descriptors.prepared import DescriptorConfig, Prepared, Surface, Zoom
+from vbreg.descriptors.prepared import ZOOMS, DescriptorConfig, Prepared, Surface, Zoom
 
 NEAR_CELLS = 3, 5  # rings and heights of the patch that is looked at from near
 POINT_NUMBERS = 4  # of a point in a cell: 1, and its normal in the cell's own frame
@@ -21,7 +21,7 @@ POINT_NUMBERS = 4  # of a point in a cell: 1, and its normal in the cell's own f
 def column_size(config: DescriptorConfig) -> int:
     """Return how many numbers an azimuth has: those of its cells, from every zoom."""
     cells = config.rings * config.heights
-    return math.prod(NEAR_CELLS) + cells * POINT_NUMBERS * (len(config.zooms) - 1)
+    return math.prod(NEAR_CELLS) + cells * POINT_NUMBERS * (len(ZOOMS) - 1)
 
 
 @torch.no_grad()
@@ -37,9 +37,7 @@ def cells(cloud: Prepared, rows: Tensor, patches: list[Tensor], config: Descript
     frame = first, torch.linalg.cross(axis, first), axis
     middle = own.index_select(0, rows).unsqueeze(1)
     seen = []
-    for k, (surface, index, zoom) in enumerate(
-        zip(cloud.surfaces, patches, config.zooms, strict=True)
-    ):
+    for k, (surface, index, zoom) in enumerate(zip(cloud.surfaces, patches, ZOOMS, strict=True)):
         x, y, z = _in_frame(_taken(surface.points, index) - middle, frame)  # (n, P) each
         values = _values(x, y, surface, index, frame)
         counts = _is_new(index) & (x * x + y * y + z * z <= zoom.reach**2)
@@ -47,16 +45,6 @@ def cells(cloud: Prepared, rows: Tensor, patches: list[Tensor], config: Descript
         values = values * counts.unsqueeze(-1)
         seen.append(_binned(x, y, z, values, zoom, shape, config.azimuths))
     return torch.cat(seen, dim=-1)
-
-
-def relief(cloud: Prepared, rows: slice) -> Tensor:
-    """Return (n, P, 2): how far along the surface the nearest points lie, and how far above it."""
-    own, normals = cloud.surfaces[1]
-    assert normals is not None
-    d = _taken(cloud.surfaces[0].points, cloud.near[rows]) - own[rows].unsqueeze(1)
-    height = (d * normals[rows].unsqueeze(1)).sum(-1)
-    along = (d.square().sum(-1) - height.square()).clamp_min(1e-12).sqrt()
-    return torch.stack([along, height], dim=-1)
 
 
 def _taken(vectors: Tensor, index: Tensor) -> Tensor:

@@ -22,17 +22,26 @@ from vbreg.scale import Scale
 MAX_OUTPUT = 64  # numbers a point
 
 
+class ThinnedCloud(NamedTuple):
+    """What a descriptor is given of a cloud."""
+
+    points: Tensor  # (N, 3), one a voxel
+    normals: Tensor  # (N, 3) of length 1
+    detail: Tensor  # (F, 3) closer together; the points themselves where nothing finer is known
+    scale: Scale
+
+
 class Zoom(NamedTuple):
     """One distance from which patches are looked at."""
 
     reach: float  # radius of the patch in voxels
     most: int  # points that are looked at, the nearest
-    spacing: float | None  # voxels between them, where it is not that of the points described
 
 
-NEAR = Zoom(2.0, 40, None)  # of points that are finer than one a voxel
-MIDDLE = Zoom(6.0, 128, None)
-WIDE = Zoom(12.0, 128, 2.0)
+NEAR = Zoom(2.0, 40)  # of points that are finer than one a voxel
+MIDDLE = Zoom(6.0, 128)
+WIDE = Zoom(12.0, 128)  # of points that are coarser
+WIDE_SPACING = 2.0  # voxels between them
 ZOOMS = (NEAR, MIDDLE, WIDE)
 
 
@@ -40,7 +49,6 @@ ZOOMS = (NEAR, MIDDLE, WIDE)
 class DescriptorConfig:
     """The parts of a learned descriptor."""
 
-    wide: bool = True  # whether patches are also looked at from afar
     azimuths: int = 16  # cells of a patch round its axis,
     rings: int = 3  # outwards
     heights: int = 7  # and along the axis
@@ -55,11 +63,6 @@ class DescriptorConfig:
         if not 1 <= self.output <= MAX_OUTPUT:
             raise ValueError(f"output = {self.output}: expected 1 to {MAX_OUTPUT}")
 
-    @property
-    def zooms(self) -> tuple[Zoom, ...]:
-        """From where patches are looked at."""
-        return ZOOMS if self.wide else ZOOMS[:2]
-
 
 class Surface(NamedTuple):
     """Points of a cloud at one spacing."""
@@ -72,8 +75,7 @@ class Prepared(NamedTuple):
     """What the network is given of one cloud, or of several packed into one."""
 
     surfaces: tuple[Surface, ...]  # that the zooms look at; the second has the points described
-    near: Tensor  # (N, P) of the first surface: the patch of every point, nearest first
-    patches: tuple[Tensor, ...] = ()  # (N, P) of the other surfaces, if they are known by now
+    patches: tuple[Tensor, ...] = ()  # (N, P) of each zoom for every point, if known by now
 
     @property
     def points(self) -> Tensor:
@@ -81,36 +83,29 @@ class Prepared(NamedTuple):
         return self.surfaces[1].points
 
 
-def prepare(
-    points: Tensor,  # (N, 3), one a voxel
-    normals: Tensor,  # (N, 3)
-    detail: Tensor,  # (F, 3) closer together; the points themselves where nothing finer is known
-    scale: Scale,
-    config: DescriptorConfig,
-) -> Prepared:
-    """Return what a network of this configuration sees of a cloud."""
-    fine = Surface(detail / scale.voxel_size, None)
-    middle = Surface(points / scale.voxel_size, normals)
-    further = (_coarser(points / scale.voxel_size, normals, z.spacing) for z in config.zooms[2:])
-    return Prepared((fine, middle, *further), _patches(fine.points, middle.points, NEAR))
+def prepare(cloud: ThinnedCloud) -> Prepared:
+    """Return what a network sees of a cloud."""
+    unit = cloud.scale.voxel_size
+    middle = Surface(cloud.points / unit, cloud.normals)
+    coarser = _coarser(cloud.points / unit, cloud.normals, WIDE_SPACING)
+    return Prepared((Surface(cloud.detail / unit, None), middle, coarser))
 
 
-def patches_of(cloud: Prepared, rows: Tensor, config: DescriptorConfig) -> list[Tensor]:
+def patches_of(cloud: Prepared, rows: Tensor) -> list[Tensor]:
     """Return, of every zoom, the patches (n, P) round some of the points."""
     if cloud.patches:
-        further = [table[rows] for table in cloud.patches]
-    else:
-        further = [
-            _patches(surface.points, cloud.points[rows], zoom)
-            for surface, zoom in zip(cloud.surfaces[1:], config.zooms[1:], strict=True)
-        ]
-    return [cloud.near[rows], *further]
+        return [table.index_select(0, rows) for table in cloud.patches]
+    middles = cloud.points[rows]
+    return [
+        _patches(surface.points, middles, zoom)
+        for surface, zoom in zip(cloud.surfaces, ZOOMS, strict=True)
+    ]
 
 
-def with_patches(cloud: Prepared, config: DescriptorConfig) -> Prepared:
+def with_patches(cloud: Prepared) -> Prepared:
     """Return the cloud with the patches of all its points, so that no step looks for them."""
     every = torch.arange(len(cloud.points), device=cloud.points.device)
-    return cloud._replace(patches=tuple(patches_of(cloud, every, config)[1:]))
+    return cloud._replace(patches=tuple(patches_of(cloud, every)))
 
 
 def pack(clouds: Sequence[Prepared]) -> Prepared:
@@ -125,10 +120,9 @@ def pack(clouds: Sequence[Prepared]) -> Prepared:
         normals = [surface.normals for surface in same if surface.normals is not None]
         points = torch.cat([surface.points for surface in same])
         surfaces.append(Surface(points, torch.cat(normals) if normals else None))
-    near = joined([cloud.near for cloud in clouds], 0)
-    further = zip(*(cloud.patches for cloud in clouds), strict=True)
-    patches = tuple(joined(tables, k) for k, tables in enumerate(further, start=1))
-    return Prepared(tuple(surfaces), near, patches)
+    every = zip(*(cloud.patches for cloud in clouds), strict=True)
+    patches = tuple(joined(tables, k) for k, tables in enumerate(every))
+    return Prepared(tuple(surfaces), patches)
 
 
 def _patches(points: Tensor, middles: Tensor, zoom: Zoom) -> Tensor:
@@ -138,9 +132,8 @@ def _patches(points: Tensor, middles: Tensor, zoom: Zoom) -> Tensor:
     return torch.cat([index, index[:, :1].expand(-1, zoom.most - index.shape[1])], dim=1)
 
 
-def _coarser(points: Tensor, normals: Tensor, spacing: float | None) -> Surface:
+def _coarser(points: Tensor, normals: Tensor, spacing: float) -> Surface:
     """Return the means of points and normals in larger voxels."""
-    assert spacing is not None
     voxel = voxel_index(points, spacing)
     order = torch.argsort(voxel, stable=True)
     count = torch.bincount(voxel)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from vbreg.clouds import normals
 from vbreg.datasets.poses import inverse_pose
-from vbreg.descriptors.prepared import DescriptorConfig, Prepared, prepare, with_patches
+from vbreg.descriptors.prepared import Prepared, ThinnedCloud, prepare, with_patches
 from vbreg.frames import LocalCloud
 from vbreg.geometry import random_rotation
 from vbreg.matching import thin, thin_to_detail
@@ -53,7 +53,6 @@ def ready_place(
     kind: str,
     scans: Sequence[Posed],
     scale: Scale,
-    config: DescriptorConfig,
     seed: int,
 ) -> ReadyPlace:
     """Turn each scan by chance, and prepare what the network sees of it as `describe` does."""
@@ -70,8 +69,7 @@ def ready_place(
         if float(torch.rand((), generator=generator)) < DETAILED:
             fine = thin_to_detail(local, scale)
         direction = normals(at_voxels, scale.normal_radius)
-        cloud = prepare(at_voxels, direction, fine, scale, config)
-        clouds.append(with_patches(cloud, config))
+        clouds.append(with_patches(prepare(ThinnedCloud(at_voxels, direction, fine, scale))))
         shift = np.eye(4)
         shift[:3, 3] = local.origin
         T_world_cloud = T_world_scan @ inverse_pose(turn) @ shift

@@ -29,14 +29,13 @@ from vbreg.training.checkpoint import State
 from vbreg.training.config import to_dict
 from vbreg.training.descriptor_clouds import CloudPair, ReadyPlace, to_tensors
 from vbreg.training.descriptor_config import DescriptorTrainConfig
-from vbreg.training.descriptor_loss import DescriptorLoss, draw, pair_loss
+from vbreg.training.descriptor_loss import DescriptorLoss, draw, pairs_loss
 from vbreg.training.descriptor_places import HELD_OUT, PlaceMaker
 from vbreg.training.journal import Journal
 from vbreg.training.loop import WEIGHTS_FILE, follow_gradient, learning_rate
 from vbreg.training.stream import Stream
 
 TERMS = (*DescriptorLoss._fields, "total")
-SALIENCY_WEIGHT = 0.2
 MIN_TEMPERATURE = 0.01
 LOW_OVERLAP = 0.3  # half of the pairs of a step lie below, if there are any
 SYNCHRONISED = 10  # steps, after which the clock waits for the device
@@ -62,7 +61,7 @@ def train_descriptor(
     run = DescriptorRun(config, torch.device(device))
     if (output / checkpoint.NAME).exists():
         run.state.resume(output, config)
-    maker = PlaceMaker(config.places, config.network, config.seed)
+    maker = PlaceMaker(config.places, config.seed)
     with (
         journal.opened(output, None, quiet=quiet) as notes,
         Stream(maker, config.places.workers, first=run.state.places) as arriving,
@@ -161,7 +160,7 @@ class DescriptorRun:
     def _held_out(self, notes: Journal) -> list[ReadyPlace]:
         """Make the places that are only looked at."""
         places = self.config.places
-        with Stream(PlaceMaker(places, self.config.network, HELD_OUT), places.workers) as arriving:
+        with Stream(PlaceMaker(places, HELD_OUT), places.workers) as arriving:
             return [
                 to_tensors(arriving.take(), self.device)
                 for _ in notes.track(range(places.held_out), "places to look at")
@@ -184,43 +183,35 @@ class DescriptorRun:
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
         state.optimizer.zero_grad(set_to_none=True)
-        losses = self.losses(state.network, drawn)
-        terms = mean_loss(losses, self.device)
-        total = terms.contrast + SALIENCY_WEIGHT * terms.saliency
-        if losses:
-            total.backward()
-            follow_gradient(state, config.optimizer)
-        else:
-            state.skipped += 1
+        terms = self.loss(state.network, drawn)
+        terms.contrast.backward()
+        follow_gradient(state, config.optimizer)
         state.step += 1
-        state.pairs += len(losses)
-        return {k: v.detach() for k, v in zip(TERMS, [*terms, total], strict=True)}
+        state.pairs += len(drawn)
+        return {k: v.detach() for k, v in zip(TERMS, [*terms, terms.contrast], strict=True)}
 
-    def losses(
+    def loss(
         self, network: DescriptorNetwork, drawn: Sequence[tuple[ReadyPlace, CloudPair]]
-    ) -> list[DescriptorLoss]:
-        """Return the loss of each pair that overlaps, all clouds described at once."""
-        clouds, points, rows, by_chance = [], [], [], []
-        for place, pair in drawn:
+    ) -> DescriptorLoss:
+        """Return the loss of pairs, all clouds described at once."""
+        moves = np.stack([pair.T_target_source for _, pair in drawn])
+        T_target_source = torch.from_numpy(moves).to(self.device, torch.float32)
+        clouds, points = [], []
+        rows: list[Tensor] = []
+        for (place, pair), T in zip(drawn, T_target_source, strict=True):
             ends = [place.clouds[end] for end in (pair.source, pair.target)]
-            x, y = (end.points for end in ends)
-            T = torch.as_tensor(pair.T_target_source, dtype=x.dtype, device=x.device)
-            x = apply(T, x)
+            x, y = apply(T, ends[0].points), ends[1].points
             found = draw(x, y, self.generator)
             clouds += ends
-            rows += [found.source, found.target]
-            points += [x[found.source], y[found.target]]
-            by_chance.append(found.by_chance)
-        described = described_clouds(network, clouds, rows, self.config.precision)
-        temperature = network.temperature.exp().clamp_min(MIN_TEMPERATURE)
-        losses = []
-        for k, counts in enumerate(by_chance):
-            (d, s), (e, t) = described[2 * k : 2 * k + 2]
-            x, y = points[2 * k : 2 * k + 2]
-            loss = pair_loss((d, e), (s, t), (x, y), counts, temperature)
-            if loss is not None:
-                losses.append(loss)
-        return losses
+            rows += found
+            points += [x[found[0]], y[found[1]]]
+        descriptors = described_clouds(network, clouds, rows, self.config.precision)
+        at = torch.stack(points)
+        return pairs_loss(
+            (descriptors[::2], descriptors[1::2]),
+            (at[::2], at[1::2]),
+            network.temperature.exp().clamp_min(MIN_TEMPERATURE),
+        )
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from, and the averaged weights as they are by now."""
@@ -242,33 +233,27 @@ class DescriptorRun:
     def validate(self, held_out: Sequence[ReadyPlace]) -> dict[str, float]:
         """Return how good the averaged weights are on places that are not trained on."""
         drawn = [(place, pair) for place in held_out for pair in place.pairs[::4]]
-        losses = []
-        for start in range(0, len(drawn), self.config.pairs):
-            losses += self.losses(self.state.averaged, drawn[start : start + self.config.pairs])
-        found = mean_loss(losses, self.device)
-        return {name: float(mean) for name, mean in found._asdict().items()}
-
-
-def mean_loss(losses: Sequence[DescriptorLoss], device: torch.device) -> DescriptorLoss:
-    """Return the mean of each term; not a number where no pair overlaps."""
-    if not losses:
-        return DescriptorLoss(*torch.full((4,), math.nan, device=device))
-    return DescriptorLoss(*(torch.stack(parts).mean() for parts in zip(*losses, strict=True)))
+        found = [
+            self.loss(self.state.averaged, drawn[start : start + self.config.pairs])
+            for start in range(0, len(drawn), self.config.pairs)
+        ]
+        pairs = sum(float(loss.pairs) for loss in found)
+        return {
+            name: sum(float(getattr(loss, name) * loss.pairs) for loss in found) / max(pairs, 1.0)
+            for name in DescriptorLoss._fields[:-1]
+        }
 
 
 def described_clouds(
     network: DescriptorNetwork,
     clouds: Sequence[Prepared],
-    rows: Sequence[Tensor],
+    rows: Sequence[Tensor],  # as many of each cloud
     precision: str = "fp32",
-) -> list[tuple[Tensor, Tensor]]:
-    """Return descriptors and saliency of some rows of several clouds, described at once."""
+) -> Tensor:
+    """Return descriptors (C, n, d) of some rows of C clouds, at once."""
     packed = pack(clouds)
     sizes = [len(cloud.points) for cloud in clouds]
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    chosen = torch.cat([row + start for row, start in zip(rows, starts, strict=True)])
+    chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])
     with lowered_precision(packed.points.device, enabled=precision == "bf16"):
-        descriptors, saliency = network(packed, chosen)
-    counts = [len(row) for row in rows]
-    parts = descriptors.split(counts), saliency[chosen].split(counts)
-    return list(zip(*parts, strict=True))
+        found: Tensor = network(packed, chosen)
+    return found.unflatten(0, (len(clouds), -1))

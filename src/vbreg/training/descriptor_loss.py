@@ -1,7 +1,8 @@
 """What a descriptor is trained for: its nearest in the other scan is the same place.
 
-Both directions of a pair; all points drawn of the other cloud compete (InfoNCE). Shapes: n and m
-points drawn of clouds of N and M.
+Both directions of a pair; all points drawn of the other cloud compete (InfoNCE). All pairs of a
+step are looked at together, and nothing waits for the device. Shapes: B pairs, S points of a cloud
+drawn by chance, D = 2 S with the partners of those of the other cloud, d numbers of a descriptor.
 """
 
 from __future__ import annotations
@@ -12,76 +13,83 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_DRAWN = 1536  # points of a cloud that look for their partners in a step
+DRAWN = 1024  # points of a cloud that look for their partners in a step
+MIN_ANCHORS = 2  # of them that have one, for a pair to count
 SAME_PLACE = 1.0  # voxels to the point that an anchor should find
 TOO_NEAR = 3.0  # voxels round the truth in which nothing counts as wrong
 RIGHT = 2.0  # voxels within which a match is right
 
 
-class Drawn(NamedTuple):
-    """Points of two clouds that are described in a step."""
-
-    source: Tensor  # (n,) rows: some by chance, then partners of those of the target
-    target: Tensor  # (m,) rows, likewise
-    by_chance: tuple[int, int]  # how many of each come first
-
-
 class DescriptorLoss(NamedTuple):
-    """Terms of the loss of a pair, and how good the matches are."""
+    """Terms of the loss and how good the matches are: means over the pairs that count."""
 
     contrast: Tensor
-    saliency: Tensor
     right_anchors: Tensor  # share of the anchors whose nearest is right
     inlier_ratio: Tensor  # share of all drawn points whose nearest is right
+    pairs: Tensor  # how many count
 
 
-def draw(x: Tensor, y: Tensor, generator: torch.Generator) -> Drawn:
-    """Draw points of two clouds (N, 3), (M, 3) in one frame by chance, and add their partners."""
-    by_chance = [
-        torch.randperm(len(points), generator=generator, device=points.device)[:MAX_DRAWN]
-        for points in (x, y)
-    ]
-    rows = []
-    for own, other, drawn, looked_for in ((x, y, *by_chance), (y, x, *reversed(by_chance))):
-        nearest, partner = torch.cdist(other[looked_for], own).min(1)
-        rows.append(torch.cat([drawn, partner[nearest < SAME_PLACE]]))
-    return Drawn(rows[0], rows[1], (len(by_chance[0]), len(by_chance[1])))
+def draw(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw rows (D,) of each of two clouds (N, 3), (M, 3) in one frame.
+
+    The first S are drawn by chance; then come those nearest to what is drawn of the other cloud.
+    """
+    by_chance = [_some_rows(points, generator) for points in (x, y)]
+    source, target = by_chance
+    return (
+        torch.cat([source, torch.cdist(y[target], x).argmin(1)]),
+        torch.cat([target, torch.cdist(x[source], y).argmin(1)]),
+    )
 
 
-def pair_loss(
-    descriptors: tuple[Tensor, Tensor],  # (n, d), (m, d) of length 1, of the points drawn
-    saliency: tuple[Tensor, Tensor],  # (n,), (m,)
-    points: tuple[Tensor, Tensor],  # (n, 3), (m, 3), both in the target's frame, in voxels
-    by_chance: tuple[int, int],
+def _some_rows(points: Tensor, generator: torch.Generator) -> Tensor:
+    if len(points) < DRAWN:
+        return torch.randint(len(points), (DRAWN,), generator=generator, device=points.device)
+    return torch.randperm(len(points), generator=generator, device=points.device)[:DRAWN]
+
+
+def pairs_loss(
+    descriptors: tuple[Tensor, Tensor],  # (B, D, d) of length 1, of sources and of targets
+    points: tuple[Tensor, Tensor],  # (B, D, 3), both in the target's frame, in voxels
     temperature: Tensor,
-) -> DescriptorLoss | None:
-    """Return the loss of a pair, the mean of both directions; None where nothing overlaps."""
-    found = []
-    for a, b in ((0, 1), (1, 0)):
-        first = slice(by_chance[a])
-        ends = descriptors[a][first], descriptors[b]
-        one = _one_way(*ends, saliency[a][first], points[a][first], points[b], temperature)
-        if one is None:
-            return None
-        found.append(one)
-    return DescriptorLoss(*(torch.stack(terms).mean() for terms in zip(*found, strict=True)))
+) -> DescriptorLoss:
+    """Return the loss, the mean of both directions, over the pairs that overlap."""
+    S = descriptors[0].shape[1] // 2
+    ways = [
+        _one_way(
+            descriptors[a][:, :S],
+            descriptors[b],
+            torch.cdist(points[a][:, :S], points[b]),
+            temperature,
+        )
+        for a, b in ((0, 1), (1, 0))
+    ]
+    counts = ((ways[0][-1] >= MIN_ANCHORS) & (ways[1][-1] >= MIN_ANCHORS)).float()  # (B,)
+    pairs = counts.sum()
+    contrast, right_anchors, inlier_ratio = (
+        ((one + other) / 2 * counts).sum() / pairs.clamp_min(1)
+        for one, other in zip(ways[0][:-1], ways[1][:-1], strict=True)
+    )
+    return DescriptorLoss(contrast, right_anchors, inlier_ratio, pairs)
 
 
 def _one_way(
-    source: Tensor, target: Tensor, saliency: Tensor, x: Tensor, y: Tensor, temperature: Tensor
-) -> DescriptorLoss | None:
-    distance = torch.cdist(x, y)  # (n, m)
-    nearest, partner = distance.min(1)
-    rows = (nearest < SAME_PLACE).nonzero().squeeze(-1)
-    if len(rows) < 2:
-        return None
-    similarity = source @ target.T  # (n, m)
-    logits = similarity[rows] / temperature
-    beside = distance[rows] < TOO_NEAR
-    beside.scatter_(1, partner[rows].unsqueeze(1), False)
-    contrast = F.cross_entropy(logits.masked_fill(beside, -torch.inf), partner[rows])
+    source: Tensor,  # (B, S, d)
+    target: Tensor,  # (B, D, d)
+    distance: Tensor,  # (B, S, D)
+    temperature: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return the terms of each pair (B,), and at last its number of anchors."""
+    nearest, partner = distance.min(2)
+    anchor = (nearest < SAME_PLACE).float()  # (B, S)
+    anchors = anchor.sum(1)
+    similarity = source @ target.transpose(1, 2)  # (B, S, D)
+    beside = (distance < TOO_NEAR).scatter(2, partner.unsqueeze(2), False)
+    logits = (similarity / temperature).masked_fill(beside, -torch.inf)
+    lost = F.cross_entropy(logits.transpose(1, 2), partner, reduction="none")  # (B, S)
     with torch.no_grad():
-        chosen = similarity.argmax(1, keepdim=True)
-        right = distance.gather(1, chosen).squeeze(1) < RIGHT
-    judged = F.binary_cross_entropy_with_logits(saliency, right.float())
-    return DescriptorLoss(contrast, judged, right[rows].float().mean(), right.float().mean())
+        chosen = similarity.argmax(2, keepdim=True)
+        right = (distance.gather(2, chosen).squeeze(2) < RIGHT).float()
+    of_anchors = ((part * anchor).sum(1) / anchors.clamp_min(1) for part in (lost, right))
+    contrast, right_anchors = of_anchors
+    return contrast, right_anchors, right.mean(1), anchors

@@ -10,7 +10,6 @@ import numpy as np
 
 from vbreg.datasets.folder import posed_clouds
 from vbreg.datasets.poses import inverse_pose
-from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
@@ -49,7 +48,6 @@ class PlaceMaker:
     """Makes place number k of a run; a worker process holds one."""
 
     places: PlacesConfig
-    network: DescriptorConfig
     seed: int = 0
 
     def __call__(self, k: int) -> ReadyPlace:
@@ -62,7 +60,7 @@ class PlaceMaker:
         except Exception as error:
             what = f"place {k} of kind {kind!r} with seed {seed}"
             raise VBRegError(f"{what} failed: {error}") from error
-        return to_arrays(ready_place(kind, scans, scale, self.network, seed))
+        return to_arrays(ready_place(kind, scans, scale, seed))
 
     def _scans(
         self, kind: str, seed: int, generator: np.random.Generator

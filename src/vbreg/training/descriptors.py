@@ -75,7 +75,9 @@ class CloudDescriptors:
         for cloud, scale in clouds:
             self.first[id(cloud)], size = size, size + len(cloud)
             points = torch.tensor(cloud, device=device)
-            tables.append(describe_points(points, np.zeros(3), scale).descriptors.half())
+            tables.append(
+                describe_points(points, np.zeros(3), scale, descriptor="fpfh").descriptors.half()
+            )
         self.table = torch.cat(tables)  # (P, 33)
 
     def ends(self, match_set: MatchSet) -> Tensor:
