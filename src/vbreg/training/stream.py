@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+AHEAD = 8  # results for each worker, so that a slow one holds up nobody
 T = TypeVar("T")
 
 
@@ -26,7 +27,7 @@ class Stream(Generic[T]):
         self, work: Callable[[int], T], workers: int | None = None, *, first: int = 0
     ) -> None:
         count = max(1, (os.cpu_count() or 2) - 1) if workers is None else workers
-        self.work, self.next, self.ahead = work, first, 2 * count
+        self.work, self.next, self.ahead = work, first, AHEAD * count
         self.waiting: deque[Future[T]] = deque()
         self.pool: ProcessPoolExecutor | None = None
         if count:
