@@ -45,12 +45,19 @@ def voxel_index(points: Tensor, voxel_size: float) -> Tensor:
     return torch.unique(_voxel_keys(points, voxel_size), return_inverse=True)[1]
 
 
-def normals(points: Tensor, radius: float, max_neighbors: int = 30) -> Tensor:
+def normals(
+    points: Tensor,
+    radius: float,
+    max_neighbors: int = 30,
+    *,
+    viewpoint: Tensor | None = None,  # (3,) from which all points were seen
+) -> Tensor:
     """Return unit normals (N, 3) of points (N, 3): the least principal axis round each.
 
-    The sign points to the side on which the surroundings lie (the inside of a room, the hollow of
-    a bend), so a rotated cloud has rotated normals. Where nothing in reach bends, the cloud's
-    centroid decides. A point with fewer than three neighbours gets some unit vector.
+    The sign points to the viewpoint. If none is given, it points to the side on which the
+    surroundings lie (the inside of a room, the hollow of a bend), so a rotated cloud has rotated
+    normals; where nothing in reach bends, the cloud's centroid decides. A point with fewer than
+    three neighbours gets some unit vector.
     """
     neighbors = radius_knn(points, None, radius, max_neighbors)
     if len(points) == 0:
@@ -58,7 +65,10 @@ def normals(points: Tensor, radius: float, max_neighbors: int = 30) -> Tensor:
     centroid = points.double().mean(0)
     x = points.double() - centroid  # (N, 3)
     n = smallest_eigenvectors(_covariances(x, neighbors))
-    side = _surroundings(x, neighbors) - x + CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
+    if viewpoint is None:
+        side = _surroundings(x, neighbors) - x + CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
+    else:
+        side = viewpoint.to(x) - centroid - x
     n = torch.where((n * side).sum(-1, keepdim=True) < 0, -n, n)
     return n.to(points.dtype)
 

@@ -9,7 +9,7 @@ from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, ThinnedCloud, prepare
 from vbreg.scale import Scale
 
-SMALL = DescriptorConfig(width=16, depth=2, output=16)
+SMALL = DescriptorConfig(rings=3, width=16, depth=2, output=16)
 NARROW = DescriptorConfig(azimuths=8, rings=2, heights=5, width=8, depth=1, output=8)
 CONFIGS = (SMALL, NARROW)
 

@@ -8,16 +8,16 @@ from vbreg.scale import Scale
 from vbreg.training.descriptor_clouds import (
     MAX_POINTS,
     ReadyPlace,
+    Scan,
     ready_place,
     to_arrays,
     to_tensors,
 )
-from vbreg.types import Float64
 
 SCALE = Scale(0.05)
 
 
-def scans(count: int = 3) -> list[tuple[Float64, Float64]]:
+def scans(count: int = 3) -> list[Scan]:
     """Parts of a corner, each in a frame of its own, in metres."""
     whole = corner().double().numpy() * SCALE.voxel_size
     generator = torch.Generator().manual_seed(0)
@@ -27,7 +27,7 @@ def scans(count: int = 3) -> list[tuple[Float64, Float64]]:
         T = np.eye(4)
         T[:3, :3] = random_rotation(1, generator=generator)[0].double().numpy()
         T[:3, 3] = 3 * k
-        found.append(((part - T[:3, 3]) @ T[:3, :3], T))
+        found.append(Scan((part - T[:3, 3]) @ T[:3, :3], T))
     return found
 
 
@@ -64,10 +64,28 @@ def test_arrays_are_small_and_come_back(place: ReadyPlace) -> None:
     assert back.pairs is place.pairs
 
 
+def test_normals_point_to_a_known_sensor_in_half_of_the_places() -> None:
+    """A plane seen from one side: without a sensor its centroid lies on it and says nothing."""
+    rng = np.random.default_rng(0)
+    plane = np.stack([*rng.uniform(0, 1.5, (2, 20_000)), np.zeros(20_000)], axis=-1)
+    sensor = np.array([0.7, 0.7, 2.0])
+    turned = 0
+    for seed in range(12):
+        two = [Scan(plane, np.eye(4), sensor), Scan(plane, np.eye(4), sensor * (1, 1, -1))]
+        place = ready_place("plane", two, SCALE, seed)
+        T = torch.from_numpy(place.pairs[0].T_target_source[:3, :3]).float()
+        up, down = (cloud.surfaces[1].normals for cloud in place.clouds)
+        assert up is not None
+        assert down is not None
+        cosine = float((up.mean(0) @ T.T) @ down.mean(0))
+        turned += cosine < -0.9
+    assert 2 <= turned <= 10
+
+
 def test_a_large_cloud_is_cropped_and_a_tiny_one_left_out() -> None:
     rng = np.random.default_rng(0)
     large = np.stack([*rng.uniform(0, 12, (2, 400_000)), np.zeros(400_000)], axis=-1)
     tiny = rng.uniform(0, 0.3, (100, 3))
-    found = ready_place("plane", [(large, np.eye(4)), (tiny, np.eye(4))], SCALE, seed=0)
+    found = ready_place("plane", [Scan(large, np.eye(4)), Scan(tiny, np.eye(4))], SCALE, seed=0)
     assert len(found.clouds) == 1
     assert len(found.clouds[0].points) == MAX_POINTS

@@ -50,16 +50,19 @@ class DescriptorConfig:
     """The parts of a learned descriptor."""
 
     azimuths: int = 16  # cells of a patch round its axis,
-    rings: int = 3  # outwards
+    rings: int = 4  # outwards
     heights: int = 7  # and along the axis
-    width: int = 96  # of the network
+    width: int = 128  # of the network
     depth: int = 3  # convolutions round the axis
     output: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("azimuths", "rings", "heights", "width", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected at least 1")
+        for name, least in (
+            ("azimuths", 4),
+            *((k, 1) for k in ("rings", "heights", "width", "depth")),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected at least {least}")
         if not 1 <= self.output <= MAX_OUTPUT:
             raise ValueError(f"output = {self.output}: expected 1 to {MAX_OUTPUT}")
 

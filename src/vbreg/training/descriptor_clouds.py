@@ -29,7 +29,15 @@ MAX_POINTS = 12_000  # of a cloud to train on; larger ones are cropped about a p
 MIN_OVERLAP = 0.1
 DETAILED = 0.8  # share of the clouds whose finer points are seen
 
-Posed = tuple[Float64, Float64]  # points (N, 3), T_world_scan (4, 4)
+VIEWPOINT_KNOWN = 0.5  # share of the places where normals point to the sensor, if there is one
+
+
+class Scan(NamedTuple):
+    """A scan of a place."""
+
+    points: Float64  # (N, 3)
+    T_world_scan: Float64  # (4, 4)
+    viewpoint: Float64 | None = None  # (3,) of the sensor, in the scan's frame; None: many
 
 
 class CloudPair(NamedTuple):
@@ -51,14 +59,15 @@ class ReadyPlace(NamedTuple):
 
 def ready_place(
     kind: str,
-    scans: Sequence[Posed],
+    scans: Sequence[Scan],
     scale: Scale,
     seed: int,
 ) -> ReadyPlace:
     """Turn each scan by chance, and prepare what the network sees of it as `describe` does."""
     generator = torch.Generator().manual_seed(seed)
+    seen_from = float(torch.rand((), generator=generator)) < VIEWPOINT_KNOWN
     clouds, poses = [], []
-    for points, T_world_scan in scans:
+    for points, T_world_scan, viewpoint in scans:
         turn = np.eye(4)
         turn[:3, :3] = random_rotation(generator=generator, dtype=torch.float64).numpy()
         local = LocalCloud.of(points @ turn[:3, :3].T, "a scan")
@@ -68,7 +77,10 @@ def ready_place(
         fine = at_voxels
         if float(torch.rand((), generator=generator)) < DETAILED:
             fine = thin_to_detail(local, scale)
-        direction = normals(at_voxels, scale.normal_radius)
+        sensor = None
+        if viewpoint is not None and seen_from:
+            sensor = torch.from_numpy(turn[:3, :3] @ viewpoint - local.origin)
+        direction = normals(at_voxels, scale.normal_radius, viewpoint=sensor)
         clouds.append(with_patches(prepare(ThinnedCloud(at_voxels, direction, fine, scale))))
         shift = np.eye(4)
         shift[:3, 3] = local.origin

@@ -13,7 +13,7 @@ from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
-from vbreg.training.descriptor_clouds import Posed, ReadyPlace, ready_place, to_arrays
+from vbreg.training.descriptor_clouds import ReadyPlace, Scan, ready_place, to_arrays
 
 FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator's
 GROUP = 8  # real scans of a place that are looked at together
@@ -64,7 +64,7 @@ class PlaceMaker:
 
     def _scans(
         self, kind: str, seed: int, generator: np.random.Generator
-    ) -> tuple[list[Posed], Scale]:
+    ) -> tuple[list[Scan], Scale]:
         if kind == FRAGMENTS:
             scenes = _real_scenes(_given(self.places.fragments, kind))
             clouds = scenes[int(generator.integers(len(scenes)))]
@@ -76,13 +76,18 @@ class PlaceMaker:
             files = sorted(_given(self.places.scan_pairs, kind).rglob("*.npz"))
             with np.load(files[int(generator.integers(len(files)))], allow_pickle=False) as data:
                 first, second, T = (data[k].astype(float) for k in ("xyz0", "xyz1", "gt_trans"))
-            return [(first, np.eye(4)), (second, inverse_pose(T))], Scale.of_preset("outdoor")
+            return [Scan(first, np.eye(4)), Scan(second, inverse_pose(T))], Scale.of_preset(
+                "outdoor"
+            )
         mesh = None
         if kind == MESH:
             meshes = sorted(_given(self.places.meshes, kind).glob("*.npz"))
             mesh = meshes[int(generator.integers(len(meshes)))]
         place = make_place(kind, seed, mesh=mesh)
-        scans = [(scan.points.astype(float), scan.T_world_scan) for scan in place.scans]
+        scans = [
+            Scan(scan.points.astype(float), scan.T_world_scan, scan.viewpoint)
+            for scan in place.scans
+        ]
         return scans, Scale(place.voxel_size)
 
 
@@ -93,8 +98,9 @@ def _given(folder: Path | None, kind: str) -> Path:
 
 
 @lru_cache(maxsize=2)
-def _real_scenes(folder: Path) -> list[list[Posed]]:
-    found = [posed_clouds(path.parent) for path in sorted(folder.glob("*/poses.txt"))]
+def _real_scenes(folder: Path) -> list[list[Scan]]:
+    folders = [path.parent for path in sorted(folder.glob("*/poses.txt"))]
+    found = [[Scan(*cloud) for cloud in posed_clouds(path)] for path in folders]
     if not found:
         raise VBRegError(f"no poses.txt in the folders of {folder}")
     return found
