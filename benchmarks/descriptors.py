@@ -1,7 +1,7 @@
 """What matches a descriptor gives: inlier ratio, recall with the same estimator, time, parameters.
 
-    python benchmarks/descriptors.py --root DATA/3dmatch fpfh runs/*/weights.safetensors
-    python benchmarks/descriptors.py --root DATA/kitti/dev --dataset kitti fpfh mine.safetensors
+    python benchmarks/descriptors.py --root DATA/3dmatch learned fpfh
+    python benchmarks/descriptors.py --root DATA/kitti/dev --dataset kitti learned mine.safetensors
 
 Every descriptor goes through the front end that ships, on the same pairs. `--rotate` turns every
 cloud at random first, which a descriptor should not notice.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +24,7 @@ from rich.progress import track
 from vbreg.backends.devices import choose_device
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, open_sequence, problem_source
-from vbreg.datasets import Pair
 from vbreg.descriptors import descriptor_named
-from vbreg.geometry import random_rotation
 from vbreg.matching import describe
 from vbreg.methods import open_method
 from vbreg.metrics import pose_error
@@ -49,36 +46,22 @@ class Line(NamedTuple):
     parameters: int
 
 
-def turned(pair: Pair, seed: int) -> Pair:
-    """Return the pair with either cloud turned about its middle by chance."""
-    generator = torch.Generator().manual_seed(seed)
-    moves, clouds = [], []
-    for cloud in (pair.source, pair.target):
-        R = random_rotation(1, generator=generator)[0].double().numpy()
-        T = np.eye(4)
-        T[:3, :3] = R
-        T[:3, 3] = cloud.mean(0) - R @ cloud.mean(0)
-        moves.append(T)
-        clouds.append(cloud @ R.T + T[:3, 3])
-    truth = moves[1] @ pair.T_target_source @ np.linalg.inv(moves[0])
-    return replace(pair, source=clouds[0], target=clouds[1], T_target_source=truth, ids=None)
-
-
 def lines(options: argparse.Namespace, device: torch.device) -> Iterator[Line]:
     method = open_method(options.method, device)
     for name in options.descriptors:
         for count in options.points:
-            settings = Settings.of(options.dataset, descriptor=name, points=count)
+            settings = Settings.of(
+                options.dataset, descriptor=name, points=count, turned=options.rotate
+            )
             pairs = open_sequence(settings, options.root).select(every=options.every)
             source = problem_source(settings, options.root, device)
             ratios, right, clouds = [], [], []
             title = f"{Path(name).parent.name or ''} {name[-24:]} {settings.dataset} {count or ''}"
             for k, pair in enumerate(track(pairs, title, len(pairs), console=Console(stderr=True))):
-                given = turned(pair, k) if options.rotate else pair
-                labelled = Labelled.of(given, source(given))
+                labelled = Labelled.of(pair, source(pair))
                 ratios.append(labelled.inlier_ratio)
                 found = method(labelled.problem).T_target_source
-                error = pose_error(torch.from_numpy(found), torch.from_numpy(given.T_target_source))
+                error = pose_error(torch.from_numpy(found), torch.from_numpy(pair.T_target_source))
                 right.append(bool(error.success(settings.rotation, settings.translation)))
                 if k < TIMED_CLOUDS:
                     clouds.append(pair.source)
@@ -105,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("descriptors", nargs="+", help="fpfh, or a weights file")
+    parser.add_argument("descriptors", nargs="+", help="learned, fpfh, or a weights file")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--dataset", default="3dlomatch", help="3dmatch, 3dlomatch or kitti")
     parser.add_argument("--method", default="vbreg:fast", help="the estimator")

@@ -121,11 +121,14 @@ def matches_in(
 def clouds_in(
     weights: Sequence[str], device: torch.device
 ) -> dict[str, Callable[[Problem], Answer]]:
-    def solver(name: str) -> Callable[[Problem], Answer]:
+    def solver(name: str, descriptor: str) -> Callable[[Problem], Answer]:
         model = VBReg.from_pretrained(name, device=device)
-        return lambda p: answer(register(*p.scans, voxel_size=SCALE.voxel_size, model=model))
+        return lambda p: answer(
+            register(*p.scans, voxel_size=SCALE.voxel_size, model=model, descriptor=descriptor)
+        )
 
-    solvers = {f"vbreg {name}": solver(name) for name in weights}
+    solvers = {f"vbreg {name}": solver(name, "learned") for name in weights}
+    solvers |= {f"vbreg {name}, FPFH": solver(name, "fpfh") for name in weights}
     if available("ransac-open3d"):
         solvers |= {"Open3D RANSAC 100k": open3d_ransac, "Open3D FGR": open3d_fgr}
     if available("kiss-matcher"):
@@ -378,7 +381,7 @@ def main() -> None:
     options = parser.parse_args()
     device, weights = choose_device(options.device), options.weights.split(",")
     options.output.mkdir(parents=True, exist_ok=True)
-    settings = Settings.of("3dmatch")
+    settings = Settings.of("3dmatch", descriptor="fpfh")
     every = max(1, 820 // options.pairs)
     problems = list(labelled_problems(settings, options.root, device=device, every=every))
     names = [f"vbreg:{name}" for name in weights]

@@ -22,8 +22,11 @@ BENCHMARKS = {  # folder in table1: title
     "3dmatch_fpfh": "3DMatch",
     "3dlomatch_fpfh": "3DLoMatch",
     "kitti_fpfh": "KITTI",
-    "3dmatch_learned": "3DMatch, learned matches",
-    "3dlomatch_learned": "3DLoMatch, learned matches",
+    "3dmatch_learned": "3DMatch, learned",
+    "3dlomatch_learned": "3DLoMatch, learned",
+    "kitti_learned": "KITTI, learned",
+    "3dmatch_stored_matches": "3DMatch, stored matches",
+    "3dlomatch_stored_matches": "3DLoMatch, stored matches",
 }
 GPU, CPU = "h200", "cpu"  # folders in speed
 UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files

@@ -226,7 +226,7 @@ def test_the_poses_are_right(scans: Path) -> None:
         ({"voxel_size": "fine"}, "voxel_size 'fine'"),
         ({"voxel_size": 100.0}, "a smaller voxel size"),
         ({"voxel_size": 1e-4}, "a larger one"),
-        ({"descriptor": "shot"}, "descriptor 'shot': expected 'fpfh'"),
+        ({"descriptor": "shot"}, "descriptor 'shot': expected 'learned', 'fpfh'"),
         ({"weights": "indoor"}, "no weights at indoor: give one of universal, fast"),
     ],
 )

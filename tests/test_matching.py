@@ -312,7 +312,24 @@ def test_what_a_function_gives_wrong_is_named(gives, words):
 
 def test_an_unknown_descriptor_lists_the_known():
     points = torch.rand(50, 3)
-    with pytest.raises(VBRegError, match=r"'shot': expected 'fpfh', a file .*, or a function of"):
+    with pytest.raises(
+        VBRegError, match=r"'shot': expected 'learned', 'fpfh', a file .*, or a function of"
+    ):
         describe_points(points, np.zeros(3), SCALE, descriptor="shot")
     with pytest.raises(VBRegError, match="descriptor 33"):
         describe_points(points, np.zeros(3), SCALE, descriptor=33)
+
+
+def test_normals_point_to_the_viewpoint_in_the_frame_of_the_cloud():
+    rng = np.random.default_rng(0)
+    plane = np.stack([*rng.uniform(0, 1.5, (2, 5000)), np.full(5000, 100.0)], axis=-1)
+    scale = Scale(0.1)
+    for viewpoint, up in (((0.5, 0.5, 105.0), 1), ("origin", -1), (np.array([0, 0, 90.0]), -1)):
+        found = describe(plane, scale, descriptor="fpfh", viewpoint=viewpoint).normals
+        assert bool((up * found[:, 2] > 0.9).all())
+
+
+@pytest.mark.parametrize("bad", ["sensor", (1, 2), (0, 0, np.nan), None])
+def test_a_wrong_viewpoint_is_named(bad):
+    with pytest.raises(VBRegError, match=r"viewpoint .*expected 'origin', 'unknown' or three"):
+        describe(np.random.default_rng(0).random((50, 3)), Scale(0.1), viewpoint=bad)

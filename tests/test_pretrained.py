@@ -7,6 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from vbreg.descriptors.choice import SHIPPED
 from vbreg.errors import FileFormatError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import (
@@ -142,9 +143,8 @@ def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_names_are_of_files_that_are_shipped_and_no_other(saved: Path) -> None:
-    assert {WEIGHTS_FOLDER / file for file in WEIGHTS.values()} == set(
-        WEIGHTS_FOLDER.glob("*.safetensors")
-    )
+    files = {*WEIGHTS.values(), SHIPPED}
+    assert {WEIGHTS_FOLDER / file for file in files} == set(WEIGHTS_FOLDER.glob("*.safetensors"))
     assert weights_path("fast") == WEIGHTS_FOLDER / "fast.safetensors"
     assert weights_path(saved) == weights_path(str(saved)) == saved
     for old in ("indoor", "outdoor"):  # presets are voxel sizes now, and no weights

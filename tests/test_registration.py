@@ -20,6 +20,8 @@ from vbreg.matching import describe, match_clouds
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.recording import max_matches
+from vbreg.registration import usual_viewpoint
+from vbreg.scale import PresetName
 from vbreg.solver import Solver
 from vbreg.voting import VotingConfig
 
@@ -348,6 +350,7 @@ def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNe
         cloud[::-1] + 3.0,
         voxel_size=0.1,
         model=model,
+        descriptor="fpfh",
         max_correspondences=80,
     )
     fpfh, matches = [], result.correspondences
@@ -438,8 +441,8 @@ def test_a_function_gets_points_unit_normals_and_the_scale(fast: VBReg) -> None:
 @pytest.mark.parametrize(
     ("descriptor", "message"),
     [
-        ("shot", r"descriptor 'shot': expected 'fpfh', a file"),
-        (33, "descriptor 33: expected 'fpfh', a file"),
+        ("shot", r"descriptor 'shot': expected 'learned', 'fpfh', a file"),
+        (33, "descriptor 33: expected 'learned', 'fpfh', a file"),
         (lambda points, unit, scale: points[1:], r"gave shape .* one row per point"),
         (lambda points, unit, scale: points / 0, "gave NaN or infinity: give a row of zeros"),
         (lambda points, unit, scale: "fpfh", "gave a str: expected numbers"),
@@ -668,3 +671,15 @@ def test_a_model_can_be_copied(small_network: VariationalNonLocalNetwork) -> Non
     copied = pickle.loads(pickle.dumps(model))
     assert np.array_equal(estimate(copied, problem).T_target_source, expected.T_target_source)
     assert copied._on_device.recorded == {}
+
+
+@pytest.mark.parametrize(
+    ("preset", "shift", "expected"),
+    [("outdoor", 0.0, "origin"), ("outdoor", 1e6, "unknown"), ("indoor", 0.0, "unknown")],
+)
+def test_scans_of_streets_are_seen_from_their_origin(
+    preset: PresetName, shift: float, expected: str
+) -> None:
+    """A scan in UTM coordinates has its origin far away, where no sensor was."""
+    points = np.random.default_rng(0).uniform(-20, 20, (500, 3)) + shift
+    assert usual_viewpoint(preset, LocalCloud.of(points, "a scan")) == expected

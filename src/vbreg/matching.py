@@ -8,10 +8,12 @@ ships. A step of your own goes in as the `descriptor`: a function of points, nor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,6 +33,7 @@ MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
 
 
 Keypoints: TypeAlias = int | Literal["all"]
+Viewpoint: TypeAlias = Literal["origin", "unknown"] | Sequence[float] | Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +111,17 @@ def describe(
     cloud: Cloud | LocalCloud,
     scale: Scale,
     *,
-    descriptor: DescriptorChoice = "fpfh",
+    descriptor: DescriptorChoice = "learned",
     keypoints: Keypoints | None = None,
+    viewpoint: Viewpoint = "unknown",
     device: torch.device | None = None,
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Thin a cloud to one point a voxel and describe `keypoints` of them, on the device.
 
     Keypoints are drawn evenly at random, the same in every call; left out, there are as many as
-    the descriptor needs: all of them for FPFH, some for a trained one.
+    the descriptor needs: all of them for FPFH, some for a trained one. Normals point to the
+    `viewpoint`: where the sensor was, as a point or 'origin', in the frame of the cloud.
     """
     local = cloud if isinstance(cloud, LocalCloud) else LocalCloud.of(cloud, "the cloud")
     compute = descriptor_named(descriptor)
@@ -129,6 +134,7 @@ def describe(
         descriptor=compute,
         detail=detail,
         keypoints=keypoints,
+        viewpoint=viewpoint,
         clock=clock,
     )
 
@@ -156,21 +162,43 @@ def describe_points(
     origin: Float64,
     scale: Scale,
     *,
-    descriptor: DescriptorChoice = "fpfh",
+    descriptor: DescriptorChoice = "learned",
     detail: Tensor | None = None,  # (F, 3) finer points of the same cloud
     keypoints: Keypoints | None = None,
+    viewpoint: Viewpoint = "unknown",
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
     compute = descriptor_named(descriptor)
     with clock("normals"):
-        direction = normals(points, scale.normal_radius)
+        sensor = check_viewpoint(viewpoint)
+        direction = normals(
+            points,
+            scale.normal_radius,
+            viewpoint=None if sensor is None else torch.from_numpy(sensor - origin),
+        )
     with clock("descriptors"):
         cloud = ThinnedCloud(points, direction, points if detail is None else detail, scale)
         count = compute.keypoints(len(points)) if keypoints is None else keypoints
         rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
         found = compute.rows(cloud, rows)
     return DescribedCloud(points[rows], direction[rows], found, origin, compute.matching)
+
+
+def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:
+    """Return the point (3,) that is meant, None where it is unknown."""
+    if isinstance(viewpoint, str) and viewpoint in ("origin", "unknown"):
+        return np.zeros(3) if viewpoint == "origin" else None
+    try:
+        point = np.asarray(viewpoint, dtype=np.float64)
+    except (TypeError, ValueError):
+        point = np.empty(0)
+    if point.shape != (3,) or not np.isfinite(point).all():
+        raise VBRegError(
+            f"viewpoint {viewpoint!r}: expected 'origin', 'unknown' or three numbers, the place of "
+            "the sensor in the frame of its cloud"
+        )
+    return point
 
 
 def match_clouds(

@@ -36,6 +36,8 @@ from vbreg.matching import (
     MAX_CORRESPONDENCES,
     Keypoints,
     MatchedClouds,
+    Viewpoint,
+    check_viewpoint,
     describe,
     evenly,
     match_clouds,
@@ -58,10 +60,11 @@ def register(
     preset: PresetName | None = None,
     weights: WeightsName | str | Path | None = None,
     model: VBReg | None = None,
-    descriptor: DescriptorChoice = "fpfh",
+    descriptor: DescriptorChoice = "learned",
     device: str | torch.device = "auto",
     keypoints: Keypoints | None = None,
     matching: MatchingName | None = None,
+    viewpoint: Viewpoint | None = None,
     max_correspondences: int = MAX_CORRESPONDENCES,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -74,11 +77,13 @@ def register(
 
     `weights` are 'universal', 'fast' (a smaller network) or a file that `vbreg train` wrote; left
     out, 'fast' on a CPU and 'universal' on a GPU. A `model` given instead is used on its device.
-    `descriptor` is 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
+    `descriptor` is 'learned', 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
     function of points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `keypoints`
     of each cloud are described and matched, or 'all'; `matching` is 'one-way' (each source point to
     its nearest), 'either-way' or 'mutual'. Left out, 2000 keypoints, or a quarter of the points,
-    are matched either way with a trained descriptor, and all points one way with another. Above
+    are matched either way with a trained descriptor, and all points one way with another.
+    `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
+    'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above
     `max_correspondences`, or what memory can hold, matches are thinned evenly at random. `seed`
     samples the latent features instead of taking their mean. `on_stage` is told the name of each
     stage as it begins. The same call gives the same answer.
@@ -98,12 +103,16 @@ def register(
         raise VBRegError(
             f"matching {matching!r}: expected one of {', '.join(get_args(MatchingName))}"
         )
+    if viewpoint is not None:
+        check_viewpoint(viewpoint)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
         clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
     with clock("voxel size"):
         scale = _choose_scale(voxel_size, preset, *clouds)
+    if viewpoint is None:
+        viewpoint = usual_viewpoint(preset, *clouds)
     with clock("weights"):
         model = _choose_model(model, weights, device)
     described = [
@@ -112,6 +121,7 @@ def register(
             scale,
             descriptor=compute,
             keypoints=keypoints,
+            viewpoint=viewpoint,
             device=model.device,
             clock=clock,
         )
@@ -345,6 +355,16 @@ def _choose_scale(
     if preset is not None:
         return Scale.of_preset(preset)
     return Scale(estimate_voxel_size(source.points, target.points))
+
+
+def usual_viewpoint(preset: PresetName | None, *clouds: LocalCloud) -> Viewpoint:
+    """Return the origin for scans of streets, if all have it within: there the LiDAR was."""
+    within = [
+        bool((cloud.points.amin(0).double().numpy() < -cloud.origin).all())
+        and bool((cloud.points.amax(0).double().numpy() > -cloud.origin).all())
+        for cloud in clouds
+    ]
+    return "origin" if preset == "outdoor" and all(within) else "unknown"
 
 
 def _choose_model(

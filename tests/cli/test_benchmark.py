@@ -23,10 +23,10 @@ def test_a_benchmark_needs_a_data_set_that_exists(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("descriptor", "words"),
     [
-        ("learned", "'matches:NAME'"),
+        ("shot", "'matches:NAME'"),
         ("npz", "'npz:NAME'"),
         ("matches:", "'matches:NAME'"),
-        ("fpfhh", "expected fpfh"),
+        ("fpfhh", "expected learned, fpfh"),
         ("matches:learned", "goes with 3dmatch and 3dlomatch only"),
     ],
 )

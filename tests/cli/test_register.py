@@ -192,7 +192,7 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
         *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
-        *("--seed", "3"),
+        *("--seed", "3", "--viewpoint", "0,0,1.7"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -200,10 +200,11 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "voxel_size": 0.1,
         "preset": "outdoor",
         "weights": None,
-        "descriptor": "fpfh",
+        "descriptor": "learned",
         "device": "cpu",
         "keypoints": 900,
         "matching": "mutual",
+        "viewpoint": (0.0, 0.0, 1.7),
         "max_correspondences": 500,
         "seed": 3,
     }
@@ -214,6 +215,15 @@ def test_keypoints_are_a_number_or_all(run: Run, clouds: tuple[Path, Path], sear
     assert search.options is not None
     assert search.options["keypoints"] == "all"
     assert "expected a whole number or all" in run("register", *clouds, "--keypoints", "many").err
+
+
+def test_a_viewpoint_is_a_word_or_three_numbers(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    run("register", *clouds, "--viewpoint", "origin")
+    assert search.options is not None
+    assert search.options["viewpoint"] == "origin"
+    assert "three numbers" in run("register", *clouds, "--viewpoint", "1,2").err
 
 
 @pytest.mark.parametrize("weights", ["fast", "universal", "runs/mine.safetensors"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
+from vbreg.datasets.pairs import Pair, PairEntry, PairSequence, turned
 from vbreg.errors import VBRegError
 
 EMPTY = np.zeros((0, 3))
@@ -71,3 +71,25 @@ def test_a_wrong_choice_is_named(
 )
 def test_consecutive(ids: tuple[int, int] | None, consecutive: bool) -> None:
     assert Pair("p", EMPTY, EMPTY, np.eye(4), ids=ids).consecutive is consecutive
+
+
+def test_a_turned_pair_fits_as_before() -> None:
+    rng = np.random.default_rng(0)
+    T = np.eye(4)
+    T[:3, 3] = 1, 2, 3
+    source = rng.normal(size=(20, 3))
+    pair = Pair("scene/0-1", source, source + T[:3, 3], T, scene="scene", ids=(0, 1))
+    other = Pair("scene/1-2", pair.target, source, T, scene="scene", ids=(1, 2))
+    found, again, next_pair = turned(pair), turned(pair), turned(other)
+    np.testing.assert_array_equal(found.source, again.source)
+    np.testing.assert_array_equal(found.target, next_pair.source)  # one cloud, one turn
+    assert np.abs(found.source - pair.source).max() > 0.1
+    moved = found.source @ found.T_target_source[:3, :3].T + found.T_target_source[:3, 3]
+    np.testing.assert_allclose(moved, found.target, atol=1e-12)
+
+
+def test_a_sequence_of_turned_pairs(sequence: PairSequence, loaded: list[str]) -> None:
+    found = sequence.turned()
+    assert found.names == sequence.names
+    assert loaded == []
+    assert found[0].name == sequence.names[0]

@@ -57,7 +57,7 @@ def test_tables_take_all_installed_methods_else(
     monkeypatch.setattr(tables, "POINTS", (100,))
     monkeypatch.setattr(tables, "installed_methods", lambda: ["ransac", "sm"])
     page = recipes.run("table2", data, quick(tmp_path))
-    assert [cell["method"] for cell in read_csv(page.with_suffix(".csv"))] == ["ransac", "sm"] * 2
+    assert [cell["method"] for cell in read_csv(page.with_suffix(".csv"))] == ["ransac", "sm"] * 3
 
 
 def test_table3_is_of_the_search_where_no_weights_are_given(
@@ -107,7 +107,7 @@ def test_figures_are_drawn_from_the_benchmark_that_is_run_first(data: Path, tmp_
     assert {p.stem for p in output.glob("*.csv")} == names
     both = {"3DMatch, FPFH", "3DLoMatch, FPFH"}
     for name, shown in (
-        ("ambiguity", both | {"3DMatch, learned", "3DLoMatch, learned"}),
+        ("ambiguity", both | {"3DMatch, stored matches", "3DLoMatch, stored matches"}),
         ("similarity", both),
     ):
         assert {row["benchmark"] for row in read_csv(output / f"{name}.csv")} == shown

@@ -27,12 +27,15 @@ from vbreg.pretrained import save_network
 from vbreg.types import Registration
 
 QUICK = ["sm", "ransac"]
-FIVE_COLUMNS = {
+COLUMNS = {
     "3DMatch, FPFH": "3dmatch_fpfh",
     "3DMatch, learned": "3dmatch_learned",
+    "3DMatch, stored matches": "3dmatch_stored_matches",
     "3DLoMatch, FPFH": "3dlomatch_fpfh",
     "3DLoMatch, learned": "3dlomatch_learned",
+    "3DLoMatch, stored matches": "3dlomatch_stored_matches",
     "KITTI, FPFH": "kitti_fpfh",
+    "KITTI, learned": "kitti_learned",
 }
 
 
@@ -82,13 +85,13 @@ def first_table(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_table1_has_every_method_on_every_benchmark(first_table: Path) -> None:
     cells = read_csv(first_table / "table1.csv")
     assert [(c["column"], c["method"]) for c in cells] == [
-        (column, method) for column in FIVE_COLUMNS for method in QUICK
+        (column, method) for column in COLUMNS for method in QUICK
     ]
     assert [int(c["pairs"]) for c in cells] == [2] * 8 + [1] * 2
     assert list(read_rows(first_table / "3dmatch_fpfh" / "problems.jsonl")) == list(NAMES[::3])
 
 
-@pytest.mark.parametrize(("column", "slug"), FIVE_COLUMNS.items())
+@pytest.mark.parametrize(("column", "slug"), COLUMNS.items())
 def test_a_cell_is_what_the_poses_say(first_table: Path, column: str, slug: str) -> None:
     recalls = [naive_recall(first_table / slug, m, slug.startswith("kitti")) for m in QUICK]
     cells = [c for c in read_csv(first_table / "table1.csv") if c["column"] == column]
@@ -105,7 +108,7 @@ def test_a_cell_is_what_the_poses_say(first_table: Path, column: str, slug: str)
 
 def test_a_cell_says_which_backend_computed_it(first_table: Path) -> None:
     """In the predictions, in the summary of a column, and in the table."""
-    for slug in FIVE_COLUMNS.values():
+    for slug in COLUMNS.values():
         for method in QUICK:
             rows = read_rows(table_path(first_table / slug, method)).values()
             assert {row["backend"] for row in rows} == {"cpu"}
@@ -119,13 +122,13 @@ def test_the_page_shows_the_numbers_of_the_cells(first_table: Path) -> None:
     assert page.startswith("# Table 1: every method on 3DMatch, 3DLoMatch and KITTI\n")
     assert "Made by `vbreg experiment x`" in page
     header, _, *lines = (line for line in page.splitlines() if line.startswith("|"))
-    titles = ["method", *(f"{c} ({n} pairs)" for c, n in zip(FIVE_COLUMNS, "22221", strict=True))]
+    titles = ["method", *(f"{c} ({n} pairs)" for c, n in zip(COLUMNS, "22221", strict=True))]
     assert [cell.strip() for cell in header.strip("|").split("|")] == titles
     shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [row[0] for row in shown] == ["SM", "RANSAC-50k"]
     cells = read_csv(first_table / "table1.csv")
     for k, row in enumerate(shown):
-        for column, text in zip(FIVE_COLUMNS, row[1:], strict=True):
+        for column, text in zip(COLUMNS, row[1:], strict=True):
             (cell,) = (c for c in cells if (c["column"], c["method"]) == (column, QUICK[k]))
             assert text.startswith(f"{100 * float(cell['recall']):.1f} (")
 
@@ -151,9 +154,11 @@ def test_table2_has_ever_fewer_matches(
     page = tables.table2(data, runs(tmp_path), ["sm"])
     assert page == tmp_path / "table2.md"
     cells = read_csv(tmp_path / "table2.csv")
-    assert [c["column"] for c in cells] == ["fpfh, 200", "fpfh, 50", "learned, 200", "learned, 50"]
+    assert [c["column"] for c in cells] == [
+        f"{name}, {count}" for name in tables.DESCRIBED for count in (200, 50)
+    ]
     for cell in cells:
-        slug = re.sub(r"\W+", "_", cell["column"])
+        slug = re.sub(r"\W+", "_", cell["column"]).lower()
         problems = read_rows(tmp_path / slug / "problems.jsonl").values()
         assert {p["matches"] for p in problems} == {int(cell["column"].split(", ")[1])}
         assert float(cell["recall"]) == pytest.approx(naive_recall(tmp_path / slug, "sm"))

@@ -244,7 +244,14 @@ def test_vbreg_among_the_methods_is_register(matched: Problem) -> None:
     """On matched clouds it gives the very pose that a user of `register` is given."""
     source, target, _ = bumpy_clouds()
     ours = opened("vbreg")(matched)
-    users = register(source, target, voxel_size=TAU / 2, weights="universal", device="cpu")
+    users = register(
+        source,
+        target,
+        voxel_size=TAU / 2,
+        descriptor="fpfh",
+        weights="universal",
+        device="cpu",
+    )
     np.testing.assert_array_equal(ours.T_target_source, users.T_target_source)
     np.testing.assert_array_equal(ours.inliers, users.inliers)
 

@@ -22,6 +22,11 @@ def slowly(k: int) -> int:
     return k
 
 
+def slow_at_first(k: int) -> int:
+    time.sleep(2 if k == 0 else 0)
+    return k
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_results_come_in_order(workers: int) -> None:
     with Stream(double, workers, first=5) as stream:
@@ -42,3 +47,12 @@ def test_nobody_need_wait() -> None:
         assert stream.take_if_ready() is None
         assert time.monotonic() - began < 2.5
         assert stream.take() == 0
+
+
+def test_nobody_waits_for_the_first() -> None:
+    with Stream(slow_at_first, 2) as stream:
+        end = time.monotonic() + 20
+        found = None
+        while found is None and time.monotonic() < end:
+            found = stream.take_if_ready()
+    assert found == 1

@@ -53,6 +53,11 @@ def is_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def chunk_size(device: torch.device, *, cpu: int, gpu: int) -> int:
+    """Return how many things to work on at a time: what fits a CPU's cache, or fills a GPU."""
+    return gpu if is_gpu(device) else cpu
+
+
 def is_gpu(device: torch.device) -> bool:
     """Tell whether the device is a GPU that torch reaches through CUDA."""
     return device.type == "cuda"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,14 +35,16 @@ class Settings:
     """What decides the matches, and when a pose counts as right. Lengths in metres."""
 
     dataset: str
-    descriptor: str = "fpfh"
+    descriptor: str = "learned"
     points: int | None = None  # keypoints a cloud, sampled anew for each pair
     as_register: bool = True  # keypoints and matching as in `register`; else all points, one way
+    viewpoint: Literal["origin", "unknown"] = "unknown"  # of the sensor, in the frame of a cloud
     voxel_size: float = VOXEL_SIZES["indoor"]
     max_matches: int | None = MAX_CORRESPONDENCES  # None for all
     rotation: float = 15.0  # degrees; a success lies below both
     translation: float = 0.30
     seed: int = 0
+    turned: bool = False  # every cloud by chance, before anything else
 
     def __post_init__(self) -> None:
         for name in ("voxel_size", "rotation", "translation"):
@@ -92,12 +94,15 @@ def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
             f"here), '{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or "
             f"{STORED}:predator) or '{MATCHES}:NAME' (matches stored in NAME_matches)"
         )
+    if settings.turned and kind == MATCHES:
+        raise VBRegError(f"descriptor '{settings.descriptor}': stored matches cannot be turned")
     if kind == MATCHES and settings.dataset not in ("3dmatch", "3dlomatch"):
         raise VBRegError(f"descriptor '{settings.descriptor}' goes with 3dmatch and 3dlomatch only")
     options: dict[str, Any] = {"descriptor": stored} if kind == STORED else {}
     if settings.dataset not in KINDS:  # a folder, whose clouds may be in any unit
         options["radius"] = settings.voxel_size
-    return open_pairs(settings.dataset, root, **options)
+    pairs = open_pairs(settings.dataset, root, **options)
+    return pairs.turned() if settings.turned else pairs
 
 
 def descriptor_identity(settings: Settings) -> dict[str, Any]:
@@ -125,7 +130,14 @@ def problem_source(
         cloud = LocalCloud.of(clouds.pop(key), key[0])
         every = settings.points is not None or not settings.as_register
         count: Keypoints | None = "all" if every else None
-        return describe(cloud, settings.scale, descriptor=compute, keypoints=count, device=device)
+        return describe(
+            cloud,
+            settings.scale,
+            descriptor=compute,
+            keypoints=count,
+            viewpoint=settings.viewpoint,
+            device=device,
+        )
 
     def problem(pair: Pair) -> Problem:
         if pair.descriptors is not None:

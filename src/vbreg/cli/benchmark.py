@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -45,7 +45,7 @@ MethodsOption = Annotated[
 DescriptorOption = Annotated[
     str,
     typer.Option(
-        help="fpfh or a weights file (computed here), npz:NAME (stored beside the clouds, "
+        help="learned, fpfh or a weights file (computed here), npz:NAME (stored beside the clouds, "
         "say npz:fcgf), or matches:NAME (matches stored in NAME_matches, say matches:learned)."
     ),
 ]
@@ -62,7 +62,7 @@ def benchmark(
     output: OutputOption,
     root: RootOption = None,
     methods: MethodsOption = "vbreg,sc2pcr,ransac",
-    descriptor: DescriptorOption = "fpfh",
+    descriptor: DescriptorOption = "learned",
     points: PointsOption = None,
     limit: LimitOption = None,
     every: EveryOption = 1,
@@ -74,6 +74,16 @@ def benchmark(
             "and 0.30 for kitti."
         ),
     ] = None,
+    viewpoint: Annotated[
+        Literal["origin", "unknown"] | None,
+        typer.Option(
+            help="Where the sensor was in the frame of each cloud. Left out: unknown, and the "
+            "origin for kitti."
+        ),
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Turn every cloud by chance before anything else.")
+    ] = False,
     seed: SamplingSeedOption = 0,
     workers: WorkersOption = 1,
     device: DeviceOption = "auto",
@@ -89,7 +99,13 @@ def benchmark(
     from vbreg.benchmark.score import score
 
     settings = Settings.of(
-        dataset, descriptor=descriptor, points=points, voxel_size=voxel_size, seed=seed
+        dataset,
+        descriptor=descriptor,
+        points=points,
+        voxel_size=voxel_size,
+        viewpoint=viewpoint,
+        turned=rotate,
+        seed=seed,
     )
     names = [name.strip() for name in methods.split(",") if name.strip()]
     pairs = predict(

@@ -60,7 +60,7 @@ DescriptorOption = Annotated[
     str,
     typer.Option(
         metavar="NAME|FILE",
-        help="fpfh, or a descriptor's weights file that `vbreg train` wrote.",
+        help="learned, fpfh, or a descriptor's weights file that `vbreg train` wrote.",
     ),
 ]
 KeypointsOption = Annotated[
@@ -76,6 +76,14 @@ MatchingOption = Annotated[
     typer.Option(
         help="Match source points to their nearest, points of either cloud, or only those that are "
         "nearest both ways. Left out: one-way, or with a trained descriptor either-way."
+    ),
+]
+ViewpointOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="origin|unknown|X,Y,Z",
+        help="Where the sensor was in the frame of each scan. Left out: the origin with --preset "
+        "outdoor where it lies within both scans, else unknown.",
     ),
 ]
 MaxCorrespondencesOption = Annotated[
@@ -97,9 +105,10 @@ def register(
     picture: PictureOption = None,
     device: DeviceOption = "auto",
     weights: WeightsOption = None,
-    descriptor: DescriptorOption = "fpfh",
+    descriptor: DescriptorOption = "learned",
     keypoints: KeypointsOption = None,
     matching: MatchingOption = None,
+    viewpoint: ViewpointOption = None,
     max_correspondences: MaxCorrespondencesOption = 8000,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
@@ -124,6 +133,7 @@ def register(
             device=device,
             keypoints=_count(keypoints),
             matching=matching,
+            viewpoint=viewpoint_of(viewpoint),
             max_correspondences=max_correspondences,
             seed=seed,
             on_stage=stage,
@@ -151,6 +161,21 @@ def _count(text: str | None) -> int | Literal["all"] | None:
     if not text.isdecimal():
         raise VBRegError(f"--keypoints {text}: expected a whole number or all")
     return int(text)
+
+
+def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float, ...] | None:
+    """Return the place of the sensor that is meant."""
+    if text is None:
+        return None
+    if text in ("origin", "unknown"):
+        return "origin" if text == "origin" else "unknown"
+    try:
+        x, y, z = map(float, text.split(","))
+    except ValueError:
+        raise VBRegError(
+            f"--viewpoint {text}: expected origin, unknown or three numbers such as 0,0,1.7"
+        ) from None
+    return x, y, z
 
 
 def _warn_if_doubtful(result: Registration) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, overload
 
+import numpy as np
+import torch
+
 from vbreg.errors import VBRegError
+from vbreg.geometry import random_rotation
 from vbreg.types import Float32, Float64
 
 
@@ -45,6 +51,25 @@ class PairEntry(NamedTuple):
     load: Callable[[], Pair]
 
 
+def turned(pair: Pair) -> Pair:
+    """Return the pair with each cloud turned about its origin by chance, the same in every call."""
+    ends = zip((pair.source, pair.target), pair.ids or (0, 1), strict=True)
+    clouds, turns = [], []
+    for cloud, number in ends:
+        name = f"{pair.scene}/{number}" if pair.ids else f"{pair.name}/{number}"
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        turn = np.eye(4)
+        turn[:3, :3] = random_rotation(generator=generator, dtype=torch.float64).numpy()
+        clouds.append(cloud @ turn[:3, :3].T)
+        turns.append(turn)
+    T = turns[1] @ pair.T_target_source @ turns[0].T
+    return replace(pair, source=clouds[0], target=clouds[1], T_target_source=T, information=None)
+
+
+def _turned_entry(entry: PairEntry) -> Pair:
+    return turned(entry.load())
+
+
 class PairSequence(Sequence[Pair]):
     """This gives names now and clouds later: `names[k]` is free, `self[k]` reads two files."""
 
@@ -64,6 +89,12 @@ class PairSequence(Sequence[Pair]):
         if isinstance(index, slice):
             return PairSequence(self._entries[index])
         return self._entries[index].load()
+
+    def turned(self) -> PairSequence:
+        """Return the same pairs with every cloud turned by chance."""
+        return PairSequence(
+            entry._replace(load=partial(_turned_entry, entry)) for entry in self._entries
+        )
 
     def select(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -18,11 +18,13 @@ from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import ThinnedCloud
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
+from vbreg.weights_file import WEIGHTS_FOLDER
 
 WEIGHTS_SUFFIX = ".safetensors"
+SHIPPED = "descriptor.safetensors"
 
 OwnDescriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]  # points and normals (N, 3)
-DescriptorName: TypeAlias = Literal["fpfh"]
+DescriptorName: TypeAlias = Literal["learned", "fpfh"]
 MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual"]
 
 # Of a trained descriptor, as many keypoints, looked for from either cloud, find what all find
@@ -65,7 +67,12 @@ def _of_file(path: Path, name: str) -> Descriptor:
     return Descriptor(name, partial(describe_rows, network), network, fingerprint)
 
 
-DESCRIPTORS: Mapping[str, Callable[[], Descriptor]] = {"fpfh": _fpfh}
+@lru_cache(maxsize=1)
+def _learned() -> Descriptor:
+    return _of_file(WEIGHTS_FOLDER / SHIPPED, "learned")
+
+
+DESCRIPTORS: Mapping[str, Callable[[], Descriptor]] = {"learned": _learned, "fpfh": _fpfh}
 
 
 def descriptor_named(choice: DescriptorChoice) -> Descriptor:

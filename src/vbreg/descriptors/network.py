@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vbreg.backends.devices import chunk_size
 from vbreg.descriptors.patches import cells, column_size
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, patches_of
 
-MAX_PATCHES = 512  # held at a time when nothing is learned: near a CPU's cache
+# Patches held at a time when nothing is learned: near a CPU's cache, and some 0.3 GB of a GPU.
+MAX_PATCHES, MAX_PATCHES_GPU = 256, 4096
 
 
 class DescriptorNetwork(nn.Module):
@@ -32,14 +34,19 @@ class DescriptorNetwork(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(0.07).log())  # of the loss
 
     def forward(self, cloud: Prepared, rows: Tensor) -> Tensor:
-        """Return descriptors (n, output) of length 1 of the points `rows` (n,)."""
+        """Return descriptors (n, output) of length 1 of the points `rows` (n,).
+
+        A point that stands alone, with no other in the middle patch, gets zeros.
+        """
         patches = patches_of(cloud, rows)
-        step = max(1, len(rows) if torch.is_grad_enabled() else MAX_PATCHES)
+        most = chunk_size(rows.device, cpu=MAX_PATCHES, gpu=MAX_PATCHES_GPU)
+        step = max(1, len(rows) if torch.is_grad_enabled() else most)
         parts = []
         for k in range(0, len(rows), step):
             some = slice(k, k + step)
             table = cells(cloud, rows[some], [table[some] for table in patches], self.config)
-            parts.append(self.from_cells(table))
+            in_company = (patches[1][some] != patches[1][some, :1]).any(1, keepdim=True)
+            parts.append(self.from_cells(table) * in_company)
         return torch.cat(parts) if parts else cloud.points.new_empty(0, self.config.output)
 
     def from_cells(self, table: Tensor) -> Tensor:

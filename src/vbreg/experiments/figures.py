@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 NAN = float("nan")
 INK = "#1c2530"
 BENCHMARKS = {"3dmatch": "3DMatch", "3dlomatch": "3DLoMatch", "kitti": "KITTI"}
-DESCRIPTOR_TITLES = {"fpfh": "FPFH", "matches:learned": "learned"}
+DESCRIPTOR_TITLES = {"fpfh": "FPFH", "matches:learned": "stored matches"}
 RANKS = ("lowest", "second lowest", "third lowest")  # of the successes that are drawn
 
 

@@ -54,7 +54,7 @@ def _figures(
     indoor = tables.threedmatch_root(root)
     folder = runs.output / "benchmark"
     predict(
-        Settings.of("3dlomatch", seed=runs.seed),
+        Settings.of("3dlomatch", descriptor="fpfh", seed=runs.seed),
         methods,
         folder,
         root=indoor,
@@ -84,7 +84,7 @@ def _theorem1(root: Path, runs: Runs) -> Path:
     indoor = tables.threedmatch_root(root)
     pages = [
         theorem1.run(
-            Settings.of(dataset, seed=runs.seed),
+            Settings.of(dataset, descriptor="fpfh", seed=runs.seed),
             indoor,
             runs.output / dataset,
             device=runs.device,

@@ -24,6 +24,8 @@ from vbreg.registration import VBReg
 from vbreg.voting import VotingConfig
 
 POINTS = (5000, 2500, 1000, 500, 250)
+STORED_MATCHES = "matches:learned"
+DESCRIBED = {"FPFH": "fpfh", "learned": "learned", "stored matches": STORED_MATCHES}
 ABLATION = "configs/ablation"
 NETWORKS = {
     "sc_xyz": "SCNonlocal, xyz",
@@ -89,13 +91,14 @@ def table1(root: Path, runs: Runs, methods: Methods) -> Path:
     """Compare every method on 3DMatch and KITTI (the paper's Table 1)."""
     indoor, outdoor = threedmatch_root(root), kitti_root(root)
     columns = [
-        Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
-        Column("3DMatch, learned", Settings.of("3dmatch", descriptor="matches:learned"), indoor),
-        Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
-        Column(
-            "3DLoMatch, learned", Settings.of("3dlomatch", descriptor="matches:learned"), indoor
-        ),
-        Column("KITTI, FPFH", Settings.of("kitti"), outdoor),
+        Column(f"{title}, {name}", Settings.of(dataset, descriptor=descriptor), root)
+        for title, dataset, root in (
+            ("3DMatch", "3dmatch", indoor),
+            ("3DLoMatch", "3dlomatch", indoor),
+            ("KITTI", "kitti", outdoor),
+        )
+        for name, descriptor in DESCRIBED.items()
+        if dataset != "kitti" or descriptor != STORED_MATCHES
     ]
     title = "Table 1: every method on 3DMatch, 3DLoMatch and KITTI"
     return _table("table1", title, columns, methods, runs, _recall_and_errors)
@@ -104,8 +107,8 @@ def table1(root: Path, runs: Runs, methods: Methods) -> Path:
 def table2(root: Path, runs: Runs, methods: Methods) -> Path:
     """Compare methods on 3DLoMatch with ever fewer keypoints (the paper's Table 2).
 
-    FPFH is computed on all points and matched between the sampled ones, so fewer points mean fewer
-    inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
+    Descriptors are computed on all points and matched between the sampled ones, so fewer points
+    mean fewer inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
     """
     indoor = threedmatch_root(root)
     columns = [
@@ -114,7 +117,7 @@ def table2(root: Path, runs: Runs, methods: Methods) -> Path:
             Settings.of("3dlomatch", descriptor=descriptor, points=points),
             indoor,
         )
-        for title, descriptor in (("fpfh", "fpfh"), ("learned", "matches:learned"))
+        for title, descriptor in DESCRIBED.items()
         for points in POINTS
     ]
     title = "Table 2: recall (%) on 3DLoMatch against the number of points"
@@ -129,8 +132,8 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     """
     indoor = threedmatch_root(root)
     columns = [
-        Column("3DMatch, FPFH", Settings.of("3dmatch"), indoor),
-        Column("3DLoMatch, FPFH", Settings.of("3dlomatch"), indoor),
+        Column("3DMatch, FPFH", Settings.of("3dmatch", descriptor="fpfh"), indoor),
+        Column("3DLoMatch, FPFH", Settings.of("3dlomatch", descriptor="fpfh"), indoor),
     ]
     networks = ablations(weights) if weights else {}
     title = "Table 3: ablations of the search, on the shipped weights"

@@ -1,7 +1,7 @@
 """The training of a descriptor: places come in, pairs of those at hand are drawn, steps are taken.
 
-New places join while the device works; when there are too many the oldest go. The order of places
-is the same in every run, but when one joins depends on the speed of the machine.
+New places join while the device works; when there are too many the oldest go. When one joins
+depends on the speed of the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work done ahead by other processes, handed over in order."""
+"""Work done ahead by other processes, handed over in order, or as soon as any of it is ready."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class Stream(Generic[T]):
     """Computes work(first), work(first + 1), ... in worker processes, some ahead of who takes them.
 
-    The order is that of the numbers, so that every run sees the same. `work` must be one that
-    another process can import. Use it in a `with` block: it ends the processes.
+    `take` keeps the order of the numbers; `take_if_ready` lets nobody wait for a slow one. `work`
+    must be one that another process can import. Use it in a `with` block: it ends the processes.
     """
 
     def __init__(
@@ -44,12 +44,15 @@ class Stream(Generic[T]):
         return self.waiting.popleft().result()
 
     def take_if_ready(self) -> T | None:
-        """Return the next result, or None where it is not ready yet."""
-        if self.pool is not None:
-            self._ask_ahead(self.pool)
-            if not self.waiting[0].done():
-                return None
-        return self.take()
+        """Return the first result that is ready, in whatever order, or None where none is."""
+        if self.pool is None:
+            return self.take()
+        self._ask_ahead(self.pool)
+        for k, future in enumerate(self.waiting):
+            if future.done():
+                del self.waiting[k]
+                return future.result()
+        return None
 
     def _ask_ahead(self, pool: ProcessPoolExecutor) -> None:
         while len(self.waiting) < self.ahead:
