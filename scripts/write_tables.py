@@ -38,6 +38,7 @@ from results import (
 
 ROOT = Path(__file__).parents[1]
 INDOOR_AND_KITTI = ("3dmatch_fpfh", "3dlomatch_fpfh", "kitti_fpfh")
+LEARNED = ("3dmatch_learned", "3dlomatch_learned", "kitti_learned")
 GROWTH_FROM = 5000  # matches; below, fixed costs hide how time grows
 
 
@@ -117,9 +118,10 @@ def recall_cell(found: Recall | None) -> str:
 
 
 def commands(found: Results) -> str:
-    """The commands behind `results`."""
+    """The commands behind `results` and `descriptors`."""
     runs = [
-        read_run(found.path("table1", benchmark, "summary.csv")) for benchmark in INDOOR_AND_KITTI
+        read_run(found.path("table1", benchmark, "summary.csv"))
+        for benchmark in (*INDOOR_AND_KITTI, *LEARNED)
     ]
     runs.append(read_run(found.gpu_recall_file))
     runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
@@ -146,9 +148,34 @@ def level(found: Results) -> str:
                 level.append(title_of(method))
             elif low > 0:
                 better.append(title_of(method))
+        if len(found.summary(benchmark)) == 1:  # VBReg alone ran there
+            continue
         text = f"**{title}**: {', '.join(level) or 'none'}"
         lines.append(text + (f" (better: {', '.join(better)})" if better else ""))
     return "; ".join(lines) + "."
+
+
+def descriptors(found: Results) -> str:
+    """The same estimator on matches of every descriptor: right matches and poses, in %."""
+    titles = {"fpfh": "FPFH", "learned": "**learned**", "stored_matches": "stored matches"}
+    sets = ("3dmatch", "3dlomatch", "kitti")
+    body, pairs = [], {}
+    for end, title in titles.items():
+        line = [title]
+        for data in sets:
+            if f"{data}_{end}" not in BENCHMARKS:
+                line += ["-", "-"]
+                continue
+            rows = found.summary(f"{data}_{end}")
+            row = rows.get("vbreg:fast") or rows["vbreg"]
+            pairs[data] = row["pairs"]
+            line += [percent(row["inlier_ratio"]), recall(row)]
+        body.append(line)
+    header = ["descriptor"]
+    for data in sets:
+        name = BENCHMARKS[f"{data}_fpfh"]
+        header += [f"{name}: right matches", f"poses ({pairs[data]} pairs)"]
+    return table(header, body)
 
 
 def gpu_recall(found: Results) -> str:
@@ -441,6 +468,7 @@ TABLES: Mapping[str, Table] = {
     "commands": commands,  # run.json (or the page) beside these
     "level": level,  # table1/*/summary.csv
     "leads": leads,
+    "descriptors": descriptors,
     "gpu-recall": gpu_recall,  # table1/h200/recall.csv
     "kitti-scenes": partial(scenes, benchmark="kitti_fpfh"),
     "points": points,  # table2/table2.csv

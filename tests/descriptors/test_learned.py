@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 import torch
 from tests.descriptors.conftest import SMALL, corner
+from torch import Tensor
 
 from vbreg import VBRegError, register
 from vbreg.descriptors import descriptor_named
+from vbreg.descriptors.choice import SHIPPED
 from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
+from vbreg.descriptors.prepared import MAX_OUTPUT
 from vbreg.errors import FileFormatError
-from vbreg.matching import describe, describe_points
+from vbreg.geometry import random_rotation
+from vbreg.matching import describe, describe_points, match
 from vbreg.scale import Scale
+from vbreg.weights_file import WEIGHTS_FOLDER
 
 
 @pytest.fixture
@@ -40,8 +45,6 @@ def test_what_is_no_descriptor_is_told(weights: Path, tmp_path: Path) -> None:
 
 
 def test_weights_of_another_network_are_told() -> None:
-    from vbreg.weights_file import WEIGHTS_FOLDER
-
     with pytest.raises(FileFormatError, match="do not fit together"):
         load_descriptor(WEIGHTS_FOLDER / "fast.safetensors")
 
@@ -80,3 +83,43 @@ def test_register_takes_a_file(weights: Path) -> None:
 def test_an_unknown_name_is_told() -> None:
     with pytest.raises(VBRegError, match="expected"):
         descriptor_named("shot")
+
+
+def right_share(descriptor: str, R: Tensor, t: Tensor) -> float:
+    """The share of matches that are right between a corner and itself, moved and seen anew."""
+    scale, generator = Scale(0.05), np.random.default_rng(0)
+    cloud = corner(n=20_000).double().numpy() * scale.voxel_size
+    ends = []
+    for move in (np.eye(3), R.double().numpy()):
+        seen = cloud[generator.permutation(len(cloud))[:12_000]]
+        noisy = seen + generator.normal(0, 0.1 * scale.voxel_size, seen.shape)
+        shift = t.double().numpy() if len(ends) else np.zeros(3)
+        ends.append(describe(noisy @ move.T + shift, scale, descriptor=descriptor, keypoints="all"))
+    i, j = match(ends[0].descriptors, ends[1].descriptors)
+    moved = ends[0].in_user_frame(i) @ R.double().numpy().T + t.double().numpy()
+    apart = np.linalg.norm(moved - ends[1].in_user_frame(j), axis=1)
+    return float((apart < scale.inlier_threshold).mean())
+
+
+def test_the_shipped_one_is_small_and_finds_more_than_fpfh() -> None:
+    """Wherever the clouds lie and however they are turned."""
+    learned = descriptor_named("learned")
+    assert learned is descriptor_named("learned")  # read once
+    assert learned.network is not None
+    assert learned.network.config.output <= MAX_OUTPUT
+    assert (WEIGHTS_FOLDER / SHIPPED).stat().st_size < 16 * 2**20
+    turns = random_rotation(2, generator=torch.Generator().manual_seed(3))
+    away = torch.tensor([5.0, -2.0, 1.0])
+    first, second = (right_share("learned", turn, away) for turn in turns)
+    assert abs(first - second) < 0.03
+    assert second > 1.2 * right_share("fpfh", turns[1], away)
+
+
+def test_a_lone_point_is_not_described() -> None:
+    cloud = np.concatenate([corner().double().numpy() * 0.05, [[40.0, 0, 0], [0, 50.0, 0]]])
+    found = describe(cloud, Scale(0.05), keypoints="all")
+    length = found.descriptors.norm(dim=-1)
+    far = found.points.norm(dim=-1) > 10
+    assert int(far.sum()) == 2
+    assert bool((length[far] == 0).all())
+    torch.testing.assert_close(length[~far], torch.ones(int((~far).sum())), atol=1e-5, rtol=0)

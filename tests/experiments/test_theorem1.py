@@ -305,7 +305,7 @@ def test_pages_and_pictures_of_poor_data(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     nothing = [measurement(np.zeros(0, dtype=np.int64), inliers=0)]
     clean = [measurement(np.zeros(50, dtype=np.int64), inliers=4000)]
-    settings = Settings("3dmatch")
+    settings = Settings("3dmatch", descriptor="fpfh")
     for found in (nothing, clean, nothing + clean):
         assert theorem1.markdown(found, settings).startswith("# Theorem 1 on 3dmatch, fpfh")
         assert theorem1.draw(found, tmp_path / "a.png").stat().st_size > 0

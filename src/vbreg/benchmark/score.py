@@ -68,6 +68,7 @@ class Summary:
     rotation_error: float
     translation_error: float
     rmse_recall: float  # Predator's protocol, mean over scenes; nan where it cannot be told
+    inlier_ratio: float  # of the matches, as the next three a mean over pairs
     inlier_precision: float
     inlier_recall: float
     inlier_f1: float
@@ -199,6 +200,7 @@ def _summary(
         rotation_error=_mean([row.rotation_error for row in good]),
         translation_error=_mean([row.translation_error for row in good]),
         rmse_recall=_rmse_recall(rows),
+        inlier_ratio=_mean([row.inlier_ratio for row in rows]),
         inlier_precision=_mean([row.inlier_precision for row in rows]),
         inlier_recall=_mean([row.inlier_recall for row in rows]),
         inlier_f1=_mean([row.inlier_f1 for row in rows]),

@@ -76,10 +76,7 @@ def benchmark(
     ] = None,
     viewpoint: Annotated[
         Literal["origin", "unknown"] | None,
-        typer.Option(
-            help="Where the sensor was in the frame of each cloud. Left out: unknown, and the "
-            "origin for kitti."
-        ),
+        typer.Option(help="Where the sensor was in the frame of each cloud. Left out: unknown."),
     ] = None,
     rotate: Annotated[
         bool, typer.Option("--rotate", help="Turn every cloud by chance before anything else.")
