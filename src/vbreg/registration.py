@@ -80,7 +80,7 @@ def register(
     `descriptor` is 'learned', 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
     function of points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `keypoints`
     of each cloud are described and matched, or 'all'; `matching` is 'one-way' (each source point to
-    its nearest), 'either-way' or 'mutual'. Left out, 2000 keypoints, or a quarter of the points,
+    its nearest), 'either-way' or 'mutual'. Left out, 1000 keypoints, or a quarter of the points,
     are matched either way with a trained descriptor, and all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
     'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above

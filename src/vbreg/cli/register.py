@@ -68,7 +68,7 @@ KeypointsOption = Annotated[
     typer.Option(
         metavar="N|all",
         help="Points of each cloud to describe and match. Left out: all, or with a trained "
-        "descriptor 2000 or a quarter of the points.",
+        "descriptor 1000 or a quarter of the points.",
     ),
 ]
 MatchingOption = Annotated[

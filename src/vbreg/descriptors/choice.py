@@ -29,7 +29,7 @@ MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual"]
 
 # Of a trained descriptor, as many keypoints, looked for from either cloud, find what all find
 # (docs/training.md).
-ENOUGH = 2000
+ENOUGH = 1000
 ENOUGH_SHARE = 0.25  # of the points, where that is more
 
 
