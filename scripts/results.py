@@ -92,7 +92,13 @@ def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
 
 
 def title_of(method: str) -> str:
-    """`vbreg:fast` and `vbreg fast` are VBReg, `fast`; a name without an entry stays as it is."""
+    """`vbreg:fast` and `vbreg fast` are VBReg, `fast`; a name without an entry stays as it is.
+
+    What stands behind a comma, as in `vbreg fast, FPFH`, is kept.
+    """
+    if ", " in method:
+        first, rest = method.split(", ", 1)
+        return f"{title_of(first)}, {rest}"
     name, _, weights = method.replace(" ", ":", 1).partition(":")
     if name not in METHODS:
         return method
