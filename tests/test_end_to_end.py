@@ -74,10 +74,14 @@ def test_the_scale_may_be_left_out_and_the_frame_far_away(indoor_pair: Pair) -> 
 
 
 def test_outdoor(kitti_pair: Pair) -> None:
-    result = vbreg.register(kitti_pair.source, kitti_pair.target, preset="outdoor")
-    assert error_of(result.T_target_source, kitti_pair.T_target_source).success(*KITTI)
-    assert result.voxel_size == 0.30
-    assert len(result.correspondences) <= 8000 <= result.matches_found
+    for descriptor, more in (("learned", 1000), ("fpfh", 8000)):
+        result = vbreg.register(
+            kitti_pair.source, kitti_pair.target, preset="outdoor", descriptor=descriptor
+        )
+        assert error_of(result.T_target_source, kitti_pair.T_target_source).success(*KITTI)
+        assert result.voxel_size == 0.30
+        assert len(result.correspondences) <= 8000
+        assert result.matches_found >= more
 
 
 def test_command_line(indoor_pair: Pair, tmp_path: Path) -> None:
