@@ -7,6 +7,7 @@ spread over more workers, sees the same batches.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,65 @@ def read_folder(folder: Path, matched_by: MatchedBy = "any") -> list[MatchSet]:
     return sets
 
 
-class MatchSampler:
+class Sampler(ABC):
+    """Draws batches of labelled matches, and moves them by chance."""
+
+    descriptors: CloudDescriptors | None = None
+
+    def __init__(self, config: DataConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many match sets or places were seen."""
+
+    @abstractmethod
+    def draw_pairs(self, B: int, N: int, generator: torch.Generator) -> Batch:
+        """Draw N matches of each of B pairs."""
+
+    def renew(self) -> None:  # noqa: B027 (most have nothing to take in)
+        """Take in what has arrived since, if anything arrives."""
+
+    def size_of(self, seed: int) -> int:
+        """Return N of the micro-batch with this seed, without asking the device."""
+        return int(np.random.default_rng(seed).choice(self.config.sizes))
+
+    def draw(self, N: int, generator: torch.Generator) -> Batch:
+        """Draw a micro-batch of N matches a pair: its sets, their rows and how they are moved."""
+        return self.draw_pairs(self.config.correspondences // N, N, generator)
+
+    def choose(self, labels: Tensor, valid: Tensor, N: int, generator: torch.Generator) -> Tensor:
+        """Choose N columns (B, N) of matches (B, M), so that the share of inliers varies.
+
+        By Gumbel noise: without replacement, inliers some times as readily as others.
+        """
+        low, high = map(math.log, self.config.inlier_boost)
+        boost = low + (high - low) * self.uniform(len(labels), 1, generator=generator)
+        uniform = self.uniform(*labels.shape, generator=generator).clamp(1e-9, 1 - 1e-7)
+        key = boost * labels - (-uniform.log()).log()
+        key = key.masked_fill(~valid, -torch.inf)
+        return key.topk(min(N, labels.shape[1]), dim=-1).indices
+
+    def move(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Turn either end of points (B, N, 2, 3) by any rotation and add a little jitter.
+
+        A translation would change nothing, since the network centres what it sees.
+        """
+        B, N, _, _ = points.shape
+        moved = []
+        for end in points.unbind(2):
+            R = random_rotation(B, generator=generator, device=self.device)
+            noise = torch.randn(B, N, 3, generator=generator, device=self.device)
+            scale = self.config.jitter * self.uniform(B, 1, 1, generator=generator)
+            moved.append((end + scale * noise) @ R.transpose(-1, -2))
+        return moved[0], moved[1]
+
+    def uniform(self, *shape: int, generator: torch.Generator) -> Tensor:
+        """Return numbers from 0 to 1, drawn on the device."""
+        return torch.rand(*shape, generator=generator, device=self.device)
+
+
+class MatchSampler(Sampler):
     """All match sets in one tensor on the device, and the descriptors of their ends if given."""
 
     def __init__(
@@ -62,7 +121,8 @@ class MatchSampler:
         device: torch.device,
         descriptors: CloudDescriptors | None = None,
     ) -> None:
-        self.config, self.device, self.descriptors = config, device, descriptors
+        super().__init__(config, device)
+        self.descriptors = descriptors
         sets = [s for source in sources for s in source]
         if not sets:
             raise VBRegError("no match sets to train on: name folders of shards in data.shards")
@@ -87,23 +147,15 @@ class MatchSampler:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def size_of(self, seed: int) -> int:
-        """Return N of the micro-batch with this seed, without asking the device."""
-        return int(np.random.default_rng(seed).choice(self.config.sizes))
-
-    def draw(self, N: int, generator: torch.Generator) -> Batch:
-        """Draw a micro-batch of N matches a pair: its sets, their rows and how they are moved."""
-        return self.draw_pairs(self.config.correspondences // N, N, generator)
-
     def draw_pairs(self, B: int, N: int, generator: torch.Generator) -> Batch:
         """Draw N matches of each of B pairs.
 
         Ends are swapped half of the time, with their descriptors, which no motion changes.
         """
         rows = self._choose_rows(B, N, generator)
-        kept = self._uniform(B, 1, 1, generator=generator) < 0.5
+        kept = self.uniform(B, 1, 1, generator=generator) < 0.5
         points = _in_order(self.points[rows].unflatten(-1, (2, 3)), kept.unsqueeze(-1))
-        source, target = self._move(points, generator)
+        source, target = self.move(points, generator)
         described = None
         if self.descriptors is not None:
             ends = _in_order(self.ends[rows], kept)
@@ -120,31 +172,8 @@ class MatchSampler:
         sizes = self.sizes[pick].unsqueeze(-1)
         offset = torch.arange(self.largest, device=self.device)
         rows = (self.starts[pick].unsqueeze(-1) + offset).clamp_max(len(self.labels) - 1)
-        low, high = map(math.log, self.config.inlier_boost)
-        boost = low + (high - low) * self._uniform(B, 1, generator=generator)
-        # Gumbel top-N: draws without replacement, inliers exp(boost) times as readily.
-        uniform = self._uniform(B, len(offset), generator=generator).clamp(1e-9, 1 - 1e-7)
-        key = boost * self.labels[rows] - (-uniform.log()).log()
-        key = key.masked_fill(offset >= sizes, -torch.inf)
-        chosen = key.topk(min(N, len(offset)), dim=-1).indices
+        chosen = self.choose(self.labels[rows], offset < sizes, N, generator)
         return rows.gather(-1, chosen.repeat(1, -(-N // chosen.shape[1]))[:, :N] % sizes)
-
-    def _move(self, points: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Turn either end by any rotation and add a little jitter.
-
-        A translation would change nothing, since the network centres what it sees.
-        """
-        B, N, _, _ = points.shape
-        moved = []
-        for end in points.unbind(2):
-            R = random_rotation(B, generator=generator, device=self.device)
-            noise = torch.randn(B, N, 3, generator=generator, device=self.device)
-            scale = self.config.jitter * self._uniform(B, 1, 1, generator=generator)
-            moved.append((end + scale * noise) @ R.transpose(-1, -2))
-        return moved[0], moved[1]
-
-    def _uniform(self, *shape: int, generator: torch.Generator) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=self.device)
 
 
 def _in_order(ends: Tensor, kept: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from vbreg.descriptors.fpfh import WIDTH as FPFH_WIDTH
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.losses import Objective
 from vbreg.network import NetworkConfig
+from vbreg.training.places import PlacesConfig
 from vbreg.voting import VotingConfig
 
 T = TypeVar("T")
@@ -25,9 +26,14 @@ MatchedBy = Literal["any", "fpfh"]
 class DataConfig:
     """What is trained on.
 
-    `shards` are folders of match sets, drawn in proportion to `weights` (default: alike);
-    `validation` is a folder of sets that are only looked at. Relative to the configuration file.
+    `places` are made while the network trains, and their scans matched. Or `shards` are folders of
+    match sets, drawn in proportion to `weights` (default: alike), and `validation` is a folder of
+    sets that are only looked at. Folders are relative to the configuration file.
     """
+
+    places: PlacesConfig | None = None
+    places_held: int = 1500
+    places_first: int = 60  # before the first step
 
     shards: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
@@ -39,6 +45,7 @@ class DataConfig:
     jitter: float = 0.05  # at most, in inlier thresholds
 
     def __post_init__(self) -> None:
+        check_field(self.places is None or not self.shards, self, "shards", "none beside places")
         check_field(
             len(self.weights) in (0, len(self.shards)), self, "weights", "one for each of shards"
         )
@@ -126,6 +133,7 @@ def read_config(path: str | Path) -> TrainConfig:
     folders = config.data
     folders = dataclasses.replace(
         folders,
+        places=folders.places and folders.places.below(there),
         shards=tuple(there / shard for shard in folders.shards),
         validation=there / folders.validation if folders.validation else None,
     )

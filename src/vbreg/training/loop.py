@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.pretrained import read_header, save_network
 from vbreg.training import checkpoint, journal
-from vbreg.training.batches import MatchSampler, read_folder
+from vbreg.training.batches import MatchSampler, Sampler, read_folder
 from vbreg.training.checkpoint import State
 from vbreg.training.compiled import RecordedPasses
 from vbreg.training.config import OptimizerConfig, TrainConfig, to_dict
 from vbreg.training.descriptors import CloudDescriptors, clouds_of
 from vbreg.training.journal import Journal
 from vbreg.training.passes import TERMS, TwoPasses
+from vbreg.training.streamed_matches import open_streamed_matches
 from vbreg.training.validation import validate
 from vbreg.training.workers import Workers, joined
 
@@ -47,20 +49,14 @@ def train(
     Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
     Under `torchrun` every process calls this, and the first one writes.
     """
-    data = config.data
-    sets = [read_folder(folder, data.matched_by) for folder in data.shards]
-    held_out = read_folder(data.validation, data.matched_by) if data.validation else []
     output.mkdir(parents=True, exist_ok=True)
     steps = config.steps if config.minutes is None else None
     with (
+        ExitStack() as stack,
         joined(device) as workers,
         journal.opened(output, steps, quiet=quiet, writes=workers.is_first) as notes,
     ):
-        described = None
-        if config.network.input == "feat":
-            clouds = clouds_of(chain(*sets, held_out))
-            described = CloudDescriptors(notes.track(clouds, "FPFH of clouds"), workers.device)
-        run = Run(config, workers, MatchSampler(sets, data, workers.device, described), held_out)
+        run = Run(config, workers, *open_data(config, workers, notes, stack))
         if (output / checkpoint.NAME).exists():
             run.state.resume(output, config)
             notes.say(f"going on from step {run.state.step}")
@@ -70,6 +66,24 @@ def train(
     return output / WEIGHTS_FILE
 
 
+def open_data(
+    config: TrainConfig, workers: Workers, notes: Journal, stack: ExitStack
+) -> tuple[Sampler, list[MatchSet]]:
+    """Return what draws batches, and the match sets that are only looked at."""
+    data, device = config.data, workers.device
+    if data.places is not None:
+        if workers.count > 1:
+            raise VBRegError("training on places is done by one process: start it without torchrun")
+        return open_streamed_matches(data, device, config.seed, stack)
+    sets = [read_folder(folder, data.matched_by) for folder in data.shards]
+    held_out = read_folder(data.validation, data.matched_by) if data.validation else []
+    described = None
+    if config.network.input == "feat":
+        clouds = clouds_of(chain(*sets, held_out))
+        described = CloudDescriptors(notes.track(clouds, "FPFH of clouds"), device)
+    return MatchSampler(sets, data, device, described), held_out
+
+
 class Run:
     """One worker's part of a training run."""
 
@@ -77,7 +91,7 @@ class Run:
         self,
         config: TrainConfig,
         workers: Workers,
-        sampler: MatchSampler,
+        sampler: Sampler,
         held_out: Sequence[MatchSet] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -107,6 +121,7 @@ class Run:
         began, pairs, earlier = self.clock(), state.pairs, state.seconds
         end = began + 60 * minutes if minutes is not None else math.inf
         while not self._done(stop) and not self.workers.any(self.clock() > end):
+            self.sampler.renew()
             terms = self._timed_step()
             state.seconds = earlier + self.clock() - began
             notes.advance(state.step)

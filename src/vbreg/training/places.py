@@ -1,10 +1,11 @@
-"""Where the places come from that a descriptor is trained on: the simulator, meshes, real scans."""
+"""Where the places come from that are trained on: the simulator, meshes, real scans."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Generic
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
-from vbreg.training.descriptor_clouds import ReadyPlace, Scan, ready_place, to_arrays
+from vbreg.training.ready_places import C, MakeReady, ReadyPlace, Scan, ready_place, to_arrays
 
 FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator's
 GROUP = 8  # real scans of a place that are looked at together
@@ -42,15 +43,22 @@ class PlacesConfig:
         if unknown := [kind for kind in self.kinds if kind not in known]:
             raise ValueError(f"kinds = {unknown!r}: expected some of {', '.join(known)}")
 
+    def below(self, folder: Path) -> PlacesConfig:
+        """Return the same with its folders taken relative to a folder."""
+        names = ("meshes", "fragments", "scan_pairs")
+        given = {name: getattr(self, name) for name in names}
+        return replace(self, **{k: v and folder / v for k, v in given.items()})
+
 
 @dataclass(frozen=True)
-class PlaceMaker:
+class PlaceMaker(Generic[C]):
     """Makes place number k of a run; a worker process holds one."""
 
     places: PlacesConfig
+    make_ready: MakeReady[C]
     seed: int = 0
 
-    def __call__(self, k: int) -> ReadyPlace:
+    def __call__(self, k: int) -> ReadyPlace[C]:
         generator = np.random.default_rng([self.seed, k])
         weights = np.array(self.places.weights)
         kind = self.places.kinds[int(generator.choice(len(weights), p=weights / weights.sum()))]
@@ -60,7 +68,7 @@ class PlaceMaker:
         except Exception as error:
             what = f"place {k} of kind {kind!r} with seed {seed}"
             raise VBRegError(f"{what} failed: {error}") from error
-        return to_arrays(ready_place(kind, scans, scale, seed))
+        return to_arrays(ready_place(kind, scans, scale, seed, self.make_ready))
 
     def _scans(
         self, kind: str, seed: int, generator: np.random.Generator

@@ -7,12 +7,13 @@ import torch
 from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 from vbreg.geometry import apply
-from vbreg.training.descriptor_places import PlaceMaker, PlacesConfig
+from vbreg.training.places import PlaceMaker, PlacesConfig
+from vbreg.training.ready_places import prepared
 
 
 def test_a_place_follows_from_its_number() -> None:
     config = PlacesConfig(kinds=("object_turntable", "object_table"), weights=(3.0, 1.0))
-    one, same, other = (PlaceMaker(config, seed=0)(k) for k in (4, 4, 5))
+    one, same, other = (PlaceMaker(config, prepared, seed=0)(k) for k in (4, 4, 5))
     points = [np.asarray(place.clouds[0].points) for place in (one, same, other)]
     assert np.array_equal(points[0], points[1])
     assert points[0].shape != points[2].shape or not np.array_equal(points[0], points[2])
@@ -35,7 +36,7 @@ def test_posed_fragments_of_your_own(tmp_path: Path) -> None:
         poses.append(T.reshape(-1))
     np.savetxt(scene / "poses.txt", np.stack(poses))
     config = PlacesConfig(kinds=("fragments",), weights=(1.0,), fragments=tmp_path / "real")
-    place = PlaceMaker(config)(0)
+    place = PlaceMaker(config, prepared)(0)
     assert len(place.clouds) == 3
     assert len(place.pairs) == 3
 
@@ -51,7 +52,7 @@ def test_pairs_of_scans_of_your_own(tmp_path: Path) -> None:
     first = street @ back[:3, :3].T + back[:3, 3]
     np.savez(tmp_path / "pair.npz", xyz0=first, xyz1=street, gt_trans=T)
     config = PlacesConfig(kinds=("scan_pairs",), weights=(1.0,), scan_pairs=tmp_path)
-    place = PlaceMaker(config)(0)
+    place = PlaceMaker(config, prepared)(0)
     (pair,) = place.pairs
     x, y = (torch.as_tensor(c.points).double() for c in place.clouds)
     moved = apply(torch.from_numpy(pair.T_target_source), x)
@@ -65,7 +66,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         PlacesConfig(kinds=("mesh",), weights=(0.0,))
     nowhere = PlacesConfig(kinds=("fragments",), weights=(1.0,), fragments=tmp_path / "none")
     with pytest.raises(VBRegError, match=r"place 0 of kind 'fragments' .*name one"):
-        PlaceMaker(nowhere)(0)
+        PlaceMaker(nowhere, prepared)(0)
     empty = PlacesConfig(kinds=("fragments",), weights=(1.0,), fragments=tmp_path)
     with pytest.raises(VBRegError, match=r"no poses.txt"):
-        PlaceMaker(empty)(0)
+        PlaceMaker(empty, prepared)(0)

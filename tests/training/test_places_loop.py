@@ -6,20 +6,22 @@ import pytest
 import torch
 
 from tests.descriptors.conftest import CONFIGS
-from tests.training.test_descriptor_clouds import SCALE, scans
+from tests.training.test_ready_places import SCALE, scans
 from vbreg.descriptors.learned import load_descriptor
+from vbreg.descriptors.prepared import Prepared
 from vbreg.errors import VBRegError
 from vbreg.training.config import OptimizerConfig
-from vbreg.training.descriptor_clouds import ReadyPlace, ready_place, to_arrays
-from vbreg.training.descriptor_config import (
-    DescriptorTrainConfig,
-    is_descriptor_config,
-    read_descriptor_config,
-)
-from vbreg.training.descriptor_loop import DescriptorRun, Places, train_descriptor
-from vbreg.training.descriptor_places import PlacesConfig
+from vbreg.training.descriptor_task import DescriptorTask
 from vbreg.training.journal import read_log
 from vbreg.training.loop import WEIGHTS_FILE
+from vbreg.training.places import PlacesConfig
+from vbreg.training.places_config import (
+    DescriptorTrainConfig,
+    read_places_config,
+    trained_on_places,
+)
+from vbreg.training.places_loop import Places, PlacesRun, train_on_places
+from vbreg.training.ready_places import ReadyPlace, prepared, ready_place, to_arrays
 
 CPU = torch.device("cpu")
 CONFIG = DescriptorTrainConfig(
@@ -31,13 +33,16 @@ CONFIG = DescriptorTrainConfig(
 )
 
 
+TASK = DescriptorTask(CONFIG)
+
+
 @pytest.fixture(scope="module")
-def place() -> ReadyPlace:
-    return to_arrays(ready_place("corner", scans(), SCALE, seed=0))
+def place() -> ReadyPlace[Prepared]:
+    return to_arrays(ready_place("corner", scans(), SCALE, 0, prepared))
 
 
-def test_it_learns(place: ReadyPlace) -> None:
-    run = DescriptorRun(CONFIG, CPU)
+def test_it_learns(place: ReadyPlace[Prepared]) -> None:
+    run = PlacesRun(TASK, CPU)
     run.places.add(place)
     held = list(run.places.held)
     before = run.validate(held)
@@ -49,12 +54,12 @@ def test_it_learns(place: ReadyPlace) -> None:
     assert run.state.pairs == 50
 
 
-def test_a_run_goes_on_where_it_stopped(place: ReadyPlace, tmp_path: Path) -> None:
-    run = DescriptorRun(CONFIG, CPU)
+def test_a_run_goes_on_where_it_stopped(place: ReadyPlace[Prepared], tmp_path: Path) -> None:
+    run = PlacesRun(TASK, CPU)
     run.take_in(place)
     run.take_step()
     run.save(tmp_path)
-    again = DescriptorRun(CONFIG, CPU)
+    again = PlacesRun(TASK, CPU)
     again.state.resume(tmp_path, CONFIG)
     assert (again.state.step, again.state.pairs, again.state.places) == (1, 2, 1)
     for a, b in zip(run.state.network.parameters(), again.state.network.parameters(), strict=True):
@@ -64,11 +69,12 @@ def test_a_run_goes_on_where_it_stopped(place: ReadyPlace, tmp_path: Path) -> No
         again.state.resume(tmp_path, replace(CONFIG, pairs=3))
 
 
-def test_a_step_without_overlap_teaches_nothing(place: ReadyPlace) -> None:
-    run = DescriptorRun(replace(CONFIG, optimizer=OptimizerConfig(weight_decay=0.0)), CPU)
+def test_a_step_without_overlap_teaches_nothing(place: ReadyPlace[Prepared]) -> None:
+    plan = replace(CONFIG, optimizer=OptimizerConfig(weight_decay=0.0))
+    run = PlacesRun(DescriptorTask(plan), CPU)
     away = np.eye(4)
     away[:3, 3] = 1e4
-    run.take_in(place._replace(pairs=(place.pairs[0]._replace(T_target_source=away),)))
+    run.take_in(replace(place, pairs=(place.pairs[0]._replace(T_target_source=away),)))
     before = [p.clone() for p in run.state.network.parameters()]
     terms = run.take_step()
     assert float(terms["pairs"]) == 0
@@ -81,21 +87,23 @@ def test_a_step_without_overlap_teaches_nothing(place: ReadyPlace) -> None:
 def test_it_is_not_for_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(VBRegError, match="torchrun"):
-        train_descriptor(CONFIG, tmp_path)
+        train_on_places(TASK, tmp_path)
 
 
-def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(place: ReadyPlace) -> None:
+def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(
+    place: ReadyPlace[Prepared],
+) -> None:
     places = Places(2, CPU)
-    places.add(place._replace(pairs=()))
+    places.add(replace(place, pairs=()))
     for kind in "abc":
-        places.add(place._replace(kind=kind))
+        places.add(replace(place, kind=kind))
     assert [held.kind for held in places.held] == ["b", "c"]
 
 
-def test_every_other_pair_overlaps_little(place: ReadyPlace) -> None:
+def test_every_other_pair_overlaps_little(place: ReadyPlace[Prepared]) -> None:
     places = Places(2, CPU)
     low = place.pairs[0]._replace(overlap=0.15)
-    places.add(place._replace(pairs=(low, *place.pairs[1:])))
+    places.add(replace(place, pairs=(low, *place.pairs[1:])))
     drawn = places.draw(40, np.random.default_rng(0))
     assert sum(pair.overlap < 0.3 for _, pair in drawn) >= 20
 
@@ -103,25 +111,26 @@ def test_every_other_pair_overlaps_little(place: ReadyPlace) -> None:
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     path = tmp_path / "descriptor.toml"
     path.write_text(
-        'minutes = 2\n[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
+        'trains = "descriptor"\nminutes = 2\n'
+        '[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
         "[network]\nwidth = 24\n"
     )
-    assert is_descriptor_config(path)
-    config = read_descriptor_config(path)
+    assert trained_on_places(path)
+    config = read_places_config(path)
     assert config.places.meshes == tmp_path / "here"
     assert config.network.width == 24
-    path.write_text('[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
+    path.write_text('trains = "descriptor"\n[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
     with pytest.raises(VBRegError, match="one for each of kinds"):
-        read_descriptor_config(path)
+        read_places_config(path)
 
 
 def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
     """Two calls: the second goes on where the first was stopped, with the places that follow."""
     places = PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1)
     config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=9.0, log_every=1)
-    path = train_descriptor(config, tmp_path, minutes=0.0, quiet=True)
+    path = train_on_places(DescriptorTask(config), tmp_path, minutes=0.0, quiet=True)
     assert not read_log(tmp_path, "train")
-    assert train_descriptor(config, tmp_path, until=3, quiet=True) == path
+    assert train_on_places(DescriptorTask(config), tmp_path, until=3, quiet=True) == path
     steps = read_log(tmp_path, "train")
     assert [record["step"] for record in steps] == [1, 2, 3]
     assert np.isfinite([record["total"] for record in steps]).all()

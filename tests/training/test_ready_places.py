@@ -3,12 +3,14 @@ import pytest
 import torch
 
 from tests.descriptors.conftest import corner
+from vbreg.descriptors.prepared import Prepared
 from vbreg.geometry import apply, random_rotation
 from vbreg.scale import Scale
-from vbreg.training.descriptor_clouds import (
+from vbreg.training.ready_places import (
     MAX_POINTS,
     ReadyPlace,
     Scan,
+    prepared,
     ready_place,
     to_arrays,
     to_tensors,
@@ -32,11 +34,11 @@ def scans(count: int = 3) -> list[Scan]:
 
 
 @pytest.fixture(scope="module")
-def place() -> ReadyPlace:
-    return ready_place("corner", scans(), SCALE, seed=4)
+def place() -> ReadyPlace[Prepared]:
+    return ready_place("corner", scans(), SCALE, 4, prepared)
 
 
-def test_pairs_lay_clouds_on_each_other(place: ReadyPlace) -> None:
+def test_pairs_lay_clouds_on_each_other(place: ReadyPlace[Prepared]) -> None:
     assert [pair[:2] for pair in place.pairs] == [(0, 1), (0, 2), (1, 2)]
     for pair in place.pairs:
         x, y = (place.clouds[end].points.double() for end in pair[:2])
@@ -45,15 +47,15 @@ def test_pairs_lay_clouds_on_each_other(place: ReadyPlace) -> None:
         assert pair.overlap > 0.9
 
 
-def test_clouds_are_turned_by_chance(place: ReadyPlace) -> None:
-    again = ready_place("corner", scans(), SCALE, seed=4)
-    other = ready_place("corner", scans(), SCALE, seed=5)
+def test_clouds_are_turned_by_chance(place: ReadyPlace[Prepared]) -> None:
+    again = ready_place("corner", scans(), SCALE, 4, prepared)
+    other = ready_place("corner", scans(), SCALE, 5, prepared)
     first = [p.clouds[0].points for p in (place, again, other)]
     assert torch.equal(first[0], first[1])
     assert first[0].shape != first[2].shape or not torch.equal(first[0], first[2])
 
 
-def test_arrays_are_small_and_come_back(place: ReadyPlace) -> None:
+def test_arrays_are_small_and_come_back(place: ReadyPlace[Prepared]) -> None:
     arrays = to_arrays(place)
     assert arrays.clouds[0].patches[0].dtype == np.uint16
     back = to_tensors(arrays, torch.device("cpu"))
@@ -72,7 +74,7 @@ def test_normals_point_to_a_known_sensor_in_half_of_the_places() -> None:
     turned = 0
     for seed in range(12):
         two = [Scan(plane, np.eye(4), sensor), Scan(plane, np.eye(4), sensor * (1, 1, -1))]
-        place = ready_place("plane", two, SCALE, seed)
+        place = ready_place("plane", two, SCALE, seed, prepared)
         T = torch.from_numpy(place.pairs[0].T_target_source[:3, :3]).float()
         up, down = (cloud.surfaces[1].normals for cloud in place.clouds)
         assert up is not None
@@ -86,6 +88,8 @@ def test_a_large_cloud_is_cropped_and_a_tiny_one_left_out() -> None:
     rng = np.random.default_rng(0)
     large = np.stack([*rng.uniform(0, 12, (2, 400_000)), np.zeros(400_000)], axis=-1)
     tiny = rng.uniform(0, 0.3, (100, 3))
-    found = ready_place("plane", [Scan(large, np.eye(4)), Scan(tiny, np.eye(4))], SCALE, seed=0)
+    found = ready_place(
+        "plane", [Scan(large, np.eye(4)), Scan(tiny, np.eye(4))], SCALE, 0, prepared
+    )
     assert len(found.clouds) == 1
     assert len(found.clouds[0].points) == MAX_POINTS

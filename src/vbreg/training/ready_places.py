@@ -1,13 +1,16 @@
-"""Clouds to train a descriptor on: scans of one place, made ready, and which of them overlap.
+"""Clouds to train on: scans of one place, made ready, and which of them overlap.
 
-Worker processes make them ready, so that the device that trains does nothing but train.
+Worker processes make them ready, so that the device that trains does nothing but train. What a
+cloud becomes depends on what is trained: `Prepared` for a descriptor, `DescribedScan` for what
+comes behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from vbreg.clouds import normals
 from vbreg.datasets.poses import inverse_pose
+from vbreg.descriptors import descriptor_named
 from vbreg.descriptors.prepared import Prepared, ThinnedCloud, prepare, with_patches
 from vbreg.frames import LocalCloud
 from vbreg.geometry import random_rotation
@@ -29,6 +33,7 @@ MAX_POINTS = 12_000  # of a cloud to train on; larger ones are cropped about a p
 MIN_OVERLAP = 0.1
 DETAILED = 0.8  # share of the clouds whose finer points are seen
 
+MAX_BY_FPFH, MAX_LEARNED = 4096, 2048  # keypoints of a scan
 VIEWPOINT_KNOWN = 0.5  # share of the places where normals point to the sensor, if there is one
 
 
@@ -49,12 +54,51 @@ class CloudPair(NamedTuple):
     overlap: float
 
 
-class ReadyPlace(NamedTuple):
+class InVoxels(Protocol):
+    """A cloud that is ready, whatever else it holds."""
+
+    @property
+    def points(self) -> Tensor:
+        """The points (N, 3) in voxels."""
+
+
+C = TypeVar("C", bound=InVoxels)
+MakeReady = Callable[[ThinnedCloud, torch.Generator], C]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyPlace(Generic[C]):
     """Clouds of a place, in voxels, each in a frame of its own, and the pairs to train on."""
 
     kind: str
-    clouds: tuple[Prepared, ...]
+    clouds: tuple[C, ...]
     pairs: tuple[CloudPair, ...]
+
+
+class DescribedScan(NamedTuple):
+    """Keypoints of a scan in an order drawn by chance, and what describes them."""
+
+    points: Tensor  # (n, 3) in voxels
+    normals: Tensor  # (n, 3) of length 1
+    fpfh: Tensor  # (n, 33)
+    learned: Tensor  # (k, 64) of the first k of them
+
+
+def prepared(cloud: ThinnedCloud, generator: torch.Generator) -> Prepared:
+    """Return what a descriptor's network sees of every point of a cloud."""
+    return with_patches(prepare(cloud))
+
+
+def described(cloud: ThinnedCloud, generator: torch.Generator) -> DescribedScan:
+    """Return keypoints of a cloud, described as `register` does."""
+    rows = torch.randperm(len(cloud.points), generator=generator)[:MAX_BY_FPFH]
+    few = rows[:MAX_LEARNED]
+    fpfh, learned = (
+        descriptor_named(name).rows(cloud, some)
+        for name, some in (("fpfh", rows), ("learned", few))
+    )
+    points = cloud.points[rows] / cloud.scale.voxel_size
+    return DescribedScan(points, cloud.normals[rows], fpfh, learned)
 
 
 def ready_place(
@@ -62,11 +106,12 @@ def ready_place(
     scans: Sequence[Scan],
     scale: Scale,
     seed: int,
-) -> ReadyPlace:
-    """Turn each scan by chance, and prepare what the network sees of it as `describe` does."""
+    make_ready: MakeReady[C],
+) -> ReadyPlace[C]:
+    """Turn each scan by chance, thin it as `register` does, and make it ready."""
     generator = torch.Generator().manual_seed(seed)
     seen_from = float(torch.rand((), generator=generator)) < VIEWPOINT_KNOWN
-    clouds, poses = [], []
+    clouds, whole, poses = [], [], []
     for points, T_world_scan, viewpoint in scans:
         turn = np.eye(4)
         turn[:3, :3] = random_rotation(generator=generator, dtype=torch.float64).numpy()
@@ -81,7 +126,8 @@ def ready_place(
         if viewpoint is not None and seen_from:
             sensor = torch.from_numpy(turn[:3, :3] @ viewpoint - local.origin)
         direction = normals(at_voxels, scale.normal_radius, viewpoint=sensor)
-        clouds.append(with_patches(prepare(ThinnedCloud(at_voxels, direction, fine, scale))))
+        clouds.append(make_ready(ThinnedCloud(at_voxels, direction, fine, scale), generator))
+        whole.append(at_voxels / scale.voxel_size)
         shift = np.eye(4)
         shift[:3, 3] = local.origin
         T_world_cloud = T_world_scan @ inverse_pose(turn) @ shift
@@ -90,7 +136,7 @@ def ready_place(
     pairs = [
         CloudPair(i, j, T, shared)
         for i, j in combinations(range(len(clouds)), 2)
-        if (shared := _overlap(clouds[i], clouds[j], T := inverse_pose(poses[j]) @ poses[i]))
+        if (shared := _overlap(whole[i], whole[j], T := inverse_pose(poses[j]) @ poses[i]))
         >= MIN_OVERLAP
     ]
     return ReadyPlace(kind, tuple(clouds), tuple(pairs))
@@ -105,24 +151,23 @@ def _cropped(points: Tensor, generator: torch.Generator) -> Tensor:
     return points[nearest.sort().values]
 
 
-def _overlap(source: Prepared, target: Prepared, T_target_source: Float64) -> float:
-    x, y = (cloud.points for cloud in (source, target))
-    return overlap(x[:: 1 + len(x) // 1000], y, torch.from_numpy(T_target_source), 1.5)
+def _overlap(x: Tensor, y: Tensor, T_y_x: Float64) -> float:
+    return overlap(x[:: 1 + len(x) // 1000], y, torch.from_numpy(T_y_x), 1.5)
 
 
-def to_arrays(place: ReadyPlace) -> ReadyPlace:
+def to_arrays(place: ReadyPlace[C]) -> ReadyPlace[C]:
     """Return the place as arrays, small enough to be sent between processes."""
     return _mapped(place, Tensor, _small_array)
 
 
-def to_tensors(place: ReadyPlace, device: torch.device) -> ReadyPlace:
+def to_tensors(place: ReadyPlace[C], device: torch.device) -> ReadyPlace[C]:
     """Return the place as tensors on a device."""
     return _mapped(place, np.ndarray, lambda a: _tensor(a, device))
 
 
-def _mapped(place: ReadyPlace, kind: type, change: Callable[..., object]) -> ReadyPlace:
-    clouds: tuple[Prepared, ...] = tree_map_only(kind, change, place.clouds)
-    return place._replace(clouds=clouds)
+def _mapped(place: ReadyPlace[C], kind: type, change: Callable[..., object]) -> ReadyPlace[C]:
+    clouds: tuple[C, ...] = tree_map_only(kind, change, place.clouds)
+    return replace(place, clouds=clouds)
 
 
 def _small_array(tensor: Tensor) -> object:
