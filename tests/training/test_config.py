@@ -12,7 +12,7 @@ from vbreg.errors import VBRegError
 from vbreg.network import NetworkConfig
 from vbreg.training import TrainConfig, train
 from vbreg.training.config import from_dict, read_config, to_dict
-from vbreg.training.places_config import read_places_config, trained_on_places
+from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
 
 
 def test_configuration_survives_the_file(config: TrainConfig, tmp_path: Path) -> None:
@@ -86,13 +86,15 @@ def test_missing_configuration_and_shards(config: TrainConfig, tmp_path: Path) -
 
 def test_the_configurations_that_we_ship_are_read() -> None:
     files = sorted((ROOT / "configs").rglob("*.toml"))
-    ours = [file for file in files if not trained_on_places(file)]
+    ours = [file for file in files if not is_descriptor_config(file)]
     assert [file.name for file in files if file not in ours] == ["descriptor.toml"]
-    assert read_places_config(ROOT / "configs" / "descriptor.toml").minutes > 1
+    assert read_descriptor_config(ROOT / "configs" / "descriptor.toml").minutes > 1
     for file in ours:
         config = read_config(file)
         assert config.steps > 1000
-        assert {shard.resolve().parent for shard in config.data.shards} == {ROOT / "data"}
+        places = config.data.places
+        folders = config.data.shards if places is None else (places.meshes, places.fragments)
+        assert {folder and folder.resolve().parent for folder in folders} == {ROOT / "data"}
 
 
 def test_the_networks_of_table_3_are_trained_alike() -> None:

@@ -13,7 +13,7 @@ POINTS = 40 * torch.rand(1, N, 3, generator=torch.Generator().manual_seed(0))
 
 
 def loss_of(source: Tensor, target: Tensor, shift: float = 0.0) -> DescriptorLoss:
-    return pairs_loss((source, target), (POINTS + shift, POINTS), TEMPERATURE, N // 2)
+    return pairs_loss((source, target), (POINTS + shift, POINTS), TEMPERATURE)
 
 
 def random_descriptors(seed: int = 0) -> Tensor:
@@ -45,10 +45,10 @@ def test_nothing_is_learned_where_nothing_overlaps() -> None:
 
 def test_a_pair_that_does_not_overlap_does_not_count() -> None:
     d, e = random_descriptors(0), random_descriptors(1)
-    alone = pairs_loss((d, e), (POINTS, POINTS), TEMPERATURE, N // 2)
+    alone = pairs_loss((d, e), (POINTS, POINTS), TEMPERATURE)
     twice = torch.cat([d, d]), torch.cat([e, e])
     away = torch.cat([POINTS, POINTS + 1000])
-    joined = pairs_loss(twice, (away, torch.cat([POINTS] * 2)), TEMPERATURE, N // 2)
+    joined = pairs_loss(twice, (away, torch.cat([POINTS] * 2)), TEMPERATURE)
     for one, other in zip(alone, joined, strict=True):
         assert float(one) == pytest.approx(float(other), rel=1e-5)
 
@@ -57,14 +57,14 @@ def test_what_lies_beside_the_truth_is_not_wrong() -> None:
     """Two points half a voxel apart that look the same: neither is held against the other."""
     d = random_descriptors()
     twins = torch.cat([POINTS, POINTS + 0.5], dim=1), torch.cat([d, d], dim=1)
-    found = pairs_loss((twins[1],) * 2, (twins[0],) * 2, TEMPERATURE, twins[0].shape[1] // 2)
+    found = pairs_loss((twins[1],) * 2, (twins[0],) * 2, TEMPERATURE)
     assert float(found.contrast) < 0.3  # log 2 where they were
 
 
 def test_the_gradient_reaches_descriptors_and_temperature() -> None:
     d = random_descriptors().requires_grad_()
     temperature = torch.tensor(0.1, requires_grad=True)
-    found = pairs_loss((d, random_descriptors(1)), (POINTS, POINTS), temperature, N // 2)
+    found = pairs_loss((d, random_descriptors(1)), (POINTS, POINTS), temperature)
     found.contrast.backward()
     assert all(x.grad is not None and bool(x.grad.any()) for x in (d, temperature))
 

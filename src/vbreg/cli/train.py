@@ -38,13 +38,14 @@ def train(
     from vbreg import training
     from vbreg.backends.devices import choose_device
     from vbreg.training.config import read_config
-    from vbreg.training.places_config import trained_on_places
-    from vbreg.training.tasks import train_places_config
+    from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
+    from vbreg.training.descriptor_loop import train_descriptor
 
     where = choose_device(device)
-    if trained_on_places(config):
-        path = train_places_config(
-            config, output, device=where, minutes=minutes, until=until, quiet=quiet
+    if is_descriptor_config(config):
+        plan = read_descriptor_config(config)
+        path = train_descriptor(
+            plan, output, device=where, minutes=minutes, until=until, quiet=quiet
         )
     else:
         path = training.train(

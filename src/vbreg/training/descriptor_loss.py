@@ -15,7 +15,7 @@ from torch import Tensor
 
 DRAWN = 1024  # points of a cloud that look for their partners in a step
 MIN_ANCHORS = 2  # of them that have one, for a pair to count
-SAME_PLACE = 1.0  # voxels to the point that an anchor should find, if nothing else is said
+SAME_PLACE = 1.0  # voxels to the point that an anchor should find
 TOO_NEAR = 3.0  # voxels round the truth in which nothing counts as wrong
 RIGHT = 2.0  # voxels within which a match is right
 
@@ -52,17 +52,15 @@ def pairs_loss(
     descriptors: tuple[Tensor, Tensor],  # (B, D, d) of length 1, of sources and of targets
     points: tuple[Tensor, Tensor],  # (B, D, 3), both in the target's frame, in voxels
     temperature: Tensor,
-    S: int,  # the first so many of each cloud look for their partners
-    same_place: float = SAME_PLACE,  # voxels to the point that one should find
 ) -> DescriptorLoss:
     """Return the loss, the mean of both directions, over the pairs that overlap."""
+    S = descriptors[0].shape[1] // 2
     ways = [
         _one_way(
             descriptors[a][:, :S],
             descriptors[b],
             torch.cdist(points[a][:, :S], points[b]),
             temperature,
-            same_place,
         )
         for a, b in ((0, 1), (1, 0))
     ]
@@ -80,11 +78,10 @@ def _one_way(
     target: Tensor,  # (B, D, d)
     distance: Tensor,  # (B, S, D)
     temperature: Tensor,
-    same_place: float,
 ) -> tuple[Tensor, ...]:
     """Return the terms of each pair (B,), and at last its number of anchors."""
     nearest, partner = distance.min(2)
-    anchor = (nearest < same_place).float()  # (B, S)
+    anchor = (nearest < SAME_PLACE).float()  # (B, S)
     anchors = anchor.sum(1)
     similarity = source @ target.transpose(1, 2)  # (B, S, D)
     beside = (distance < TOO_NEAR).scatter(2, partner.unsqueeze(2), False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from vbreg.training import checkpoint, journal
 from vbreg.training.batches import MatchSampler, Sampler, read_folder
 from vbreg.training.checkpoint import State
 from vbreg.training.compiled import RecordedPasses
-from vbreg.training.config import OptimizerConfig, TrainConfig, to_dict
+from vbreg.training.config import DataConfig, OptimizerConfig, TrainConfig, to_dict
 from vbreg.training.descriptors import CloudDescriptors, clouds_of
 from vbreg.training.journal import Journal
 from vbreg.training.passes import TERMS, TwoPasses
@@ -49,6 +49,7 @@ def train(
     Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
     Under `torchrun` every process calls this, and the first one writes.
     """
+    sets = Shards.of(config.data)
     output.mkdir(parents=True, exist_ok=True)
     steps = config.steps if config.minutes is None else None
     with (
@@ -56,7 +57,7 @@ def train(
         joined(device) as workers,
         journal.opened(output, steps, quiet=quiet, writes=workers.is_first) as notes,
     ):
-        run = Run(config, workers, *open_data(config, workers, notes, stack))
+        run = Run(config, workers, *open_data(config, sets, workers, notes, stack))
         if (output / checkpoint.NAME).exists():
             run.state.resume(output, config)
             notes.say(f"going on from step {run.state.step}")
@@ -66,8 +67,22 @@ def train(
     return output / WEIGHTS_FILE
 
 
+class Shards(NamedTuple):
+    """Match sets that lie in folders, none where places are made instead."""
+
+    sets: list[list[MatchSet]]
+    held_out: list[MatchSet]
+
+    @staticmethod
+    def of(data: DataConfig) -> Shards:
+        """Read the folders of a configuration."""
+        sets = [read_folder(folder, data.matched_by) for folder in data.shards]
+        held_out = read_folder(data.validation, data.matched_by) if data.validation else []
+        return Shards(sets, held_out)
+
+
 def open_data(
-    config: TrainConfig, workers: Workers, notes: Journal, stack: ExitStack
+    config: TrainConfig, shards: Shards, workers: Workers, notes: Journal, stack: ExitStack
 ) -> tuple[Sampler, list[MatchSet]]:
     """Return what draws batches, and the match sets that are only looked at."""
     data, device = config.data, workers.device
@@ -75,13 +90,11 @@ def open_data(
         if workers.count > 1:
             raise VBRegError("training on places is done by one process: start it without torchrun")
         return open_streamed_matches(data, device, config.seed, stack)
-    sets = [read_folder(folder, data.matched_by) for folder in data.shards]
-    held_out = read_folder(data.validation, data.matched_by) if data.validation else []
     described = None
     if config.network.input == "feat":
-        clouds = clouds_of(chain(*sets, held_out))
+        clouds = clouds_of(chain(*shards.sets, shards.held_out))
         described = CloudDescriptors(notes.track(clouds, "FPFH of clouds"), device)
-    return MatchSampler(sets, data, device, described), held_out
+    return MatchSampler(shards.sets, data, device, described), shards.held_out
 
 
 class Run:

@@ -101,13 +101,9 @@ class StreamedMatches(Sampler):
         choice = np.random.default_rng(seed)
         kind: Kind = "learned" if choice.random() < LEARNED_SHARE else "fpfh"
         sizes = [n for n in KEYPOINTS[kind] if n >= N and B * n * n <= MAX_SIMILARITIES]
-        n = int(choice.choice(sizes or [N]))
-        weights = self.weights * (self.counts[kind] >= n)
-        if not weights.any():
-            n, weights = (
-                int(self.counts[kind].max()),
-                self.weights * (self.counts[kind] == self.counts[kind].max()),
-            )
+        counts = self.counts[kind]
+        n = min(int(choice.choice(sizes or [N])), int(counts.max()))
+        weights = self.weights * (counts >= n)
         rows = choice.choice(len(self.pairs), B, p=weights / weights.sum())
         drawn = [self.pairs[row] for row in rows]
         ends = [self._keypoints([pair[k] for pair in drawn], kind, n, choice) for k in (0, 1)]

@@ -11,16 +11,15 @@ from vbreg.descriptors.learned import load_descriptor
 from vbreg.descriptors.prepared import Prepared
 from vbreg.errors import VBRegError
 from vbreg.training.config import OptimizerConfig
-from vbreg.training.descriptor_task import DescriptorTask
+from vbreg.training.descriptor_config import (
+    DescriptorTrainConfig,
+    is_descriptor_config,
+    read_descriptor_config,
+)
+from vbreg.training.descriptor_loop import DescriptorRun, Places, train_descriptor
 from vbreg.training.journal import read_log
 from vbreg.training.loop import WEIGHTS_FILE
 from vbreg.training.places import PlacesConfig
-from vbreg.training.places_config import (
-    DescriptorTrainConfig,
-    read_places_config,
-    trained_on_places,
-)
-from vbreg.training.places_loop import Places, PlacesRun, train_on_places
 from vbreg.training.ready_places import ReadyPlace, prepared, ready_place, to_arrays
 
 CPU = torch.device("cpu")
@@ -33,16 +32,13 @@ CONFIG = DescriptorTrainConfig(
 )
 
 
-TASK = DescriptorTask(CONFIG)
-
-
 @pytest.fixture(scope="module")
 def place() -> ReadyPlace[Prepared]:
     return to_arrays(ready_place("corner", scans(), SCALE, 0, prepared))
 
 
 def test_it_learns(place: ReadyPlace[Prepared]) -> None:
-    run = PlacesRun(TASK, CPU)
+    run = DescriptorRun(CONFIG, CPU)
     run.places.add(place)
     held = list(run.places.held)
     before = run.validate(held)
@@ -55,11 +51,11 @@ def test_it_learns(place: ReadyPlace[Prepared]) -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(place: ReadyPlace[Prepared], tmp_path: Path) -> None:
-    run = PlacesRun(TASK, CPU)
+    run = DescriptorRun(CONFIG, CPU)
     run.take_in(place)
     run.take_step()
     run.save(tmp_path)
-    again = PlacesRun(TASK, CPU)
+    again = DescriptorRun(CONFIG, CPU)
     again.state.resume(tmp_path, CONFIG)
     assert (again.state.step, again.state.pairs, again.state.places) == (1, 2, 1)
     for a, b in zip(run.state.network.parameters(), again.state.network.parameters(), strict=True):
@@ -70,8 +66,7 @@ def test_a_run_goes_on_where_it_stopped(place: ReadyPlace[Prepared], tmp_path: P
 
 
 def test_a_step_without_overlap_teaches_nothing(place: ReadyPlace[Prepared]) -> None:
-    plan = replace(CONFIG, optimizer=OptimizerConfig(weight_decay=0.0))
-    run = PlacesRun(DescriptorTask(plan), CPU)
+    run = DescriptorRun(replace(CONFIG, optimizer=OptimizerConfig(weight_decay=0.0)), CPU)
     away = np.eye(4)
     away[:3, 3] = 1e4
     run.take_in(replace(place, pairs=(place.pairs[0]._replace(T_target_source=away),)))
@@ -87,7 +82,7 @@ def test_a_step_without_overlap_teaches_nothing(place: ReadyPlace[Prepared]) -> 
 def test_it_is_not_for_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(VBRegError, match="torchrun"):
-        train_on_places(TASK, tmp_path)
+        train_descriptor(CONFIG, tmp_path)
 
 
 def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(
@@ -111,26 +106,25 @@ def test_every_other_pair_overlaps_little(place: ReadyPlace[Prepared]) -> None:
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     path = tmp_path / "descriptor.toml"
     path.write_text(
-        'trains = "descriptor"\nminutes = 2\n'
-        '[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
+        'minutes = 2\n[places]\nkinds = ["mesh"]\nweights = [1.0]\nmeshes = "here"\n'
         "[network]\nwidth = 24\n"
     )
-    assert trained_on_places(path)
-    config = read_places_config(path)
+    assert is_descriptor_config(path)
+    config = read_descriptor_config(path)
     assert config.places.meshes == tmp_path / "here"
     assert config.network.width == 24
-    path.write_text('trains = "descriptor"\n[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
+    path.write_text('[places]\nkinds = ["mesh"]\nweights = [1.0, 2.0]\n')
     with pytest.raises(VBRegError, match="one for each of kinds"):
-        read_places_config(path)
+        read_descriptor_config(path)
 
 
 def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
     """Two calls: the second goes on where the first was stopped, with the places that follow."""
     places = PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1)
     config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=9.0, log_every=1)
-    path = train_on_places(DescriptorTask(config), tmp_path, minutes=0.0, quiet=True)
+    path = train_descriptor(config, tmp_path, minutes=0.0, quiet=True)
     assert not read_log(tmp_path, "train")
-    assert train_on_places(DescriptorTask(config), tmp_path, until=3, quiet=True) == path
+    assert train_descriptor(config, tmp_path, until=3, quiet=True) == path
     steps = read_log(tmp_path, "train")
     assert [record["step"] for record in steps] == [1, 2, 3]
     assert np.isfinite([record["total"] for record in steps]).all()

@@ -1,7 +1,7 @@
-"""Training on places: they come in, pairs of those at hand are drawn, steps are taken.
+"""The training of a descriptor: places come in, pairs of those at hand are drawn, steps are taken.
 
 New places join while the device works; when there are too many the oldest go. When one joins
-depends on the speed of the machine. What is trained is a `Task`.
+depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -12,57 +12,37 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vbreg.backends.devices import device_name
+from vbreg.backends.devices import device_name, lowered_precision
+from vbreg.descriptors.learned import save_descriptor
+from vbreg.descriptors.network import DescriptorNetwork
+from vbreg.descriptors.prepared import Prepared, pack
 from vbreg.errors import VBRegError
+from vbreg.geometry import apply
 from vbreg.io import atomic_path
 from vbreg.training import checkpoint, journal
-from vbreg.training.checkpoint import N, State
+from vbreg.training.checkpoint import State
 from vbreg.training.config import to_dict
+from vbreg.training.descriptor_config import DescriptorTrainConfig
+from vbreg.training.descriptor_loss import DescriptorLoss, draw, pairs_loss
 from vbreg.training.journal import Journal
 from vbreg.training.loop import WEIGHTS_FILE, follow_gradient, learning_rate
 from vbreg.training.places import HELD_OUT, PlaceMaker
-from vbreg.training.places_config import PlacesTrainConfig
-from vbreg.training.ready_places import C, CloudPair, MakeReady, ReadyPlace, to_tensors
+from vbreg.training.ready_places import CloudPair, ReadyPlace, prepared, to_tensors
 from vbreg.training.stream import Stream
 
+TERMS = (*DescriptorLoss._fields, "total")
+MIN_TEMPERATURE = 0.01
 LOW_OVERLAP = 0.3  # half of the pairs of a step lie below, if there are any
 SYNCHRONISED = 10  # steps, after which the clock waits for the device
 
 
-class Task(Protocol[N, C]):
-    """What is trained: a network, what it sees of a cloud, and its loss."""
-
-    @property
-    def config(self) -> PlacesTrainConfig:
-        """The plan."""
-
-    @property
-    def make_ready(self) -> MakeReady[C]:
-        """What worker processes do with a cloud: a function that another process can import."""
-
-    def new_network(self) -> N:
-        """Return the network before its first step."""
-
-    def loss(
-        self,
-        network: N,
-        drawn: Sequence[tuple[ReadyPlace[C], CloudPair]],
-        generator: torch.Generator,
-    ) -> dict[str, Tensor]:
-        """Return the terms of pairs; `total` is what is made small, `pairs` how many count."""
-
-    def save(self, path: Path, network: N, about: dict[str, Any]) -> None:
-        """Write the weights."""
-
-
-def train_on_places(
-    task: Task[N, C],
+def train_descriptor(
+    config: DescriptorTrainConfig,
     output: Path,
     *,
     device: torch.device | str = "cpu",
@@ -70,19 +50,18 @@ def train_on_places(
     until: int | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Train, or go on with what lies in `output`; return the path of the weights.
+    """Train a descriptor, or go on with what lies in `output`; return the path of the weights.
 
     `minutes` of this call, making the first places included, and `until`, a step, stop it before
     its plan is done.
     """
-    config = task.config
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise VBRegError("training on places is done by one process: start it without torchrun")
+        raise VBRegError("a descriptor is trained by one process: start it without torchrun")
     output.mkdir(parents=True, exist_ok=True)
-    run = PlacesRun(task, torch.device(device))
+    run = DescriptorRun(config, torch.device(device))
     if (output / checkpoint.NAME).exists():
         run.state.resume(output, config)
-    maker = PlaceMaker(config.places, task.make_ready, config.seed)
+    maker = PlaceMaker(config.places, prepared, config.seed)
     with (
         journal.opened(output, None, quiet=quiet) as notes,
         Stream(maker, config.places.workers, first=run.state.places) as arriving,
@@ -93,21 +72,21 @@ def train_on_places(
     return output / WEIGHTS_FILE
 
 
-class Places(Generic[C]):
+class Places:
     """Holds the places at hand on the device."""
 
     def __init__(self, most: int, device: torch.device) -> None:
-        self.held: deque[ReadyPlace[C]] = deque(maxlen=most)
+        self.held: deque[ReadyPlace[Prepared]] = deque(maxlen=most)
         self.device = device
 
-    def add(self, place: ReadyPlace[C]) -> None:
+    def add(self, place: ReadyPlace[Prepared]) -> None:
         """Take a place in; one without pairs is of no use."""
         if place.pairs:
             self.held.append(to_tensors(place, self.device))
 
     def draw(
         self, count: int, generator: np.random.Generator
-    ) -> list[tuple[ReadyPlace[C], CloudPair]]:
+    ) -> list[tuple[ReadyPlace[Prepared], CloudPair]]:
         """Draw pairs: a place by chance, then a pair of it, every other one of low overlap."""
         drawn = []
         for k in range(count):
@@ -118,23 +97,23 @@ class Places(Generic[C]):
         return drawn
 
 
-class PlacesRun(Generic[N, C]):
-    """A training run on places."""
+class DescriptorRun:
+    """A training run of a descriptor."""
 
     def __init__(
         self,
-        task: Task[N, C],
+        config: DescriptorTrainConfig,
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.task, self.config, self.device, self.clock = task, task.config, device, clock
+        self.config, self.device, self.clock = config, device, clock
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config.seed)
-            network = task.new_network()
-        self.state = State.of(network, self.config.optimizer, device)
-        self.places = Places[C](self.config.places_held, device)
-        self.choice = np.random.default_rng(self.config.seed)
-        self.generator = torch.Generator(device).manual_seed(self.config.seed)
+            torch.manual_seed(config.seed)
+            network = DescriptorNetwork(config.network)
+        self.state = State.of(network, config.optimizer, device)
+        self.places = Places(config.places_held, device)
+        self.choice = np.random.default_rng(config.seed)
+        self.generator = torch.Generator(device).manual_seed(config.seed)
         self.warm = False
 
     @property
@@ -146,7 +125,7 @@ class PlacesRun(Generic[N, C]):
         self,
         stop: int | None,
         end: float,
-        arriving: Stream[ReadyPlace[C]],
+        arriving: Stream[ReadyPlace[Prepared]],
         output: Path,
         notes: Journal,
     ) -> None:
@@ -173,15 +152,15 @@ class PlacesRun(Generic[N, C]):
     def _done(self, stop: int | None) -> bool:
         return self.progress >= 1.0 or (stop is not None and self.state.step >= stop)
 
-    def take_in(self, place: ReadyPlace[C]) -> None:
+    def take_in(self, place: ReadyPlace[Prepared]) -> None:
         """Count a place, and put it with those at hand."""
         self.state.places += 1
         self.places.add(place)
 
-    def _held_out(self, notes: Journal) -> list[ReadyPlace[C]]:
+    def _held_out(self, notes: Journal) -> list[ReadyPlace[Prepared]]:
         """Make the places that are only looked at."""
         places = self.config.places
-        with Stream(PlaceMaker(places, self.task.make_ready, HELD_OUT), places.workers) as arriving:
+        with Stream(PlaceMaker(places, prepared, HELD_OUT), places.workers) as arriving:
             return [
                 to_tensors(arriving.take(), self.device)
                 for _ in notes.track(range(places.held_out), "places to look at")
@@ -198,18 +177,41 @@ class PlacesRun(Generic[N, C]):
         return terms
 
     def take_step(self) -> dict[str, Tensor]:
-        """Take one step over some pairs; return its terms."""
+        """Take one step over some pairs -> its terms, means over those that overlap."""
         config, state = self.config, self.state
         drawn = self.places.draw(config.pairs, self.choice)
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
         state.optimizer.zero_grad(set_to_none=True)
-        terms = self.task.loss(state.network, drawn, self.generator)
-        terms["total"].backward()
+        terms = self.loss(state.network, drawn)
+        terms.contrast.backward()
         follow_gradient(state, config.optimizer)
         state.step += 1
         state.pairs += len(drawn)
-        return {name: value.detach() for name, value in terms.items()}
+        return {k: v.detach() for k, v in zip(TERMS, [*terms, terms.contrast], strict=True)}
+
+    def loss(
+        self, network: DescriptorNetwork, drawn: Sequence[tuple[ReadyPlace[Prepared], CloudPair]]
+    ) -> DescriptorLoss:
+        """Return the loss of pairs, all clouds described at once."""
+        moves = np.stack([pair.T_target_source for _, pair in drawn])
+        T_target_source = torch.from_numpy(moves).to(self.device, torch.float32)
+        clouds, points = [], []
+        rows: list[Tensor] = []
+        for (place, pair), T in zip(drawn, T_target_source, strict=True):
+            ends = [place.clouds[end] for end in (pair.source, pair.target)]
+            x, y = apply(T, ends[0].points), ends[1].points
+            found = draw(x, y, self.generator)
+            clouds += ends
+            rows += found
+            points += [x[found[0]], y[found[1]]]
+        descriptors = described_clouds(network, clouds, rows, self.config.precision)
+        at = torch.stack(points)
+        return pairs_loss(
+            (descriptors[::2], descriptors[1::2]),
+            (at[::2], at[1::2]),
+            network.temperature.exp().clamp_min(MIN_TEMPERATURE),
+        )
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from, and the averaged weights as they are by now."""
@@ -225,20 +227,33 @@ class PlacesRun(Generic[N, C]):
             "config": to_dict(self.config),
         }
         with atomic_path(output / WEIGHTS_FILE) as path:
-            self.task.save(path, state.averaged, about)
+            save_descriptor(path, state.averaged, about)
 
     @torch.no_grad()
-    def validate(self, held_out: Sequence[ReadyPlace[C]]) -> dict[str, float]:
+    def validate(self, held_out: Sequence[ReadyPlace[Prepared]]) -> dict[str, float]:
         """Return how good the averaged weights are on places that are not trained on."""
         drawn = [(place, pair) for place in held_out for pair in place.pairs[::4]]
-        generator = torch.Generator(self.device).manual_seed(0)
         found = [
-            self.task.loss(self.state.averaged, drawn[start : start + self.config.pairs], generator)
+            self.loss(self.state.averaged, drawn[start : start + self.config.pairs])
             for start in range(0, len(drawn), self.config.pairs)
         ]
-        pairs = sum(float(terms["pairs"]) for terms in found)
+        pairs = sum(float(loss.pairs) for loss in found)
         return {
-            name: sum(float(terms[name] * terms["pairs"]) for terms in found) / max(pairs, 1.0)
-            for name in (found[0] if found else {})
-            if name != "pairs"
+            name: sum(float(getattr(loss, name) * loss.pairs) for loss in found) / max(pairs, 1.0)
+            for name in DescriptorLoss._fields[:-1]
         }
+
+
+def described_clouds(
+    network: DescriptorNetwork,
+    clouds: Sequence[Prepared],
+    rows: Sequence[Tensor],  # as many of each cloud
+    precision: str = "fp32",
+) -> Tensor:
+    """Return descriptors (C, n, d) of some rows of C clouds, at once."""
+    packed = pack(clouds)
+    sizes = [len(cloud.points) for cloud in clouds]
+    chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])
+    with lowered_precision(packed.points.device, enabled=precision == "bf16"):
+        found: Tensor = network(packed, chosen)
+    return found.unflatten(0, (len(clouds), -1))
