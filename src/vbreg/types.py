@@ -27,12 +27,30 @@ class PointCloud:
 
     points: Float64  # (N, 3)
     attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N,) or (N, k)
+    faces: Int64 | None = None  # (F, 3) triangles of a mesh, as rows of the points
+    grid: tuple[int, int] | None = None  # width and height, where points are pixels row by row
+    crs: Mapping[int, bytes] = field(default_factory=dict)  # LAS records of the reference system
 
     def __len__(self) -> int:
         return len(self.points)
 
     def __repr__(self) -> str:
         return f"PointCloud({len(self)} points, attributes {list(self.attributes)})"
+
+    def transformed(self, T: Float64) -> PointCloud:
+        """Return the cloud moved by a pose T (4, 4), computed in float64.
+
+        Normals (nx, ny, nz) turn with it; other attributes, faces and points that are not finite
+        stay as they are. The reference system is left out, since the cloud is in another frame now.
+        """
+        R, t = T[:3, :3], T[:3, 3]
+        attributes = dict(self.attributes)
+        names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
+        if all(names):
+            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
+            for name, column in zip(names, turned.T, strict=True):
+                attributes[name] = column.astype(attributes[name].dtype)
+        return PointCloud(_moved(self.points, R, t), attributes, self.faces, self.grid)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,32 +110,23 @@ class Registration:
     def apply_to(self, cloud: PointCloud | ArrayLike) -> PointCloud | Float64:
         """Return the source cloud in the target's frame, computed in float64.
 
-        Points (M, 3) give points. Normals of a PointCloud turn with it, other attributes stay, and
-        points that are not finite stay as they are.
+        Points (M, 3) give points, a PointCloud gives what `PointCloud.transformed` says.
         """
-        R, t = self.T_target_source[:3, :3], self.T_target_source[:3, 3]
-        if not isinstance(cloud, PointCloud):
-            given = getattr(cloud, "points", cloud)
-            if hasattr(given, "detach"):  # a tensor of any device
-                given = given.detach().cpu()
-            try:
-                given = np.asarray(given, dtype=np.float64)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise VBRegError(
-                    f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
-                    f"array, a PointCloud, or an object with .points ({error})"
-                ) from error
-            if given.ndim != 2 or given.shape[1] != 3:
-                raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
-            return _moved(given, R, t)
-        points = _moved(cloud.points, R, t)
-        attributes = dict(cloud.attributes)
-        names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
-        if all(names):
-            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
-            for name, column in zip(names, turned.T, strict=True):
-                attributes[name] = column.astype(attributes[name].dtype)
-        return PointCloud(points, attributes)
+        if isinstance(cloud, PointCloud):
+            return cloud.transformed(self.T_target_source)
+        given = getattr(cloud, "points", cloud)
+        if hasattr(given, "detach"):  # a tensor of any device
+            given = given.detach().cpu()
+        try:
+            given = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise VBRegError(
+                f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
+                f"array, a PointCloud, or an object with .points ({error})"
+            ) from error
+        if given.ndim != 2 or given.shape[1] != 3:
+            raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
+        return _moved(given, self.T_target_source[:3, :3], self.T_target_source[:3, 3])
 
     def __repr__(self) -> str:
         cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)

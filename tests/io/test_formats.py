@@ -8,7 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,14 +41,35 @@ def need(ending: str) -> None:
         pytest.skip(f"{package} is not installed; it comes with vbreg[io]")
 
 
+COLOURS, NORMALS = ("red", "green", "blue"), ("nx", "ny", "nz")
+NEEDED = {".xyzn": NORMALS, ".xyzrgb": COLOURS}  # attributes that an ending cannot do without
+HELD = {  # of colours, normals and intensity; the others hold all
+    ".pts": (*COLOURS, "intensity"), ".xyzn": NORMALS, ".xyzrgb": COLOURS, ".npy": (),
+    ".bin": ("intensity",),
+}  # fmt: skip
+
+
+def full_cloud(count: int = 40) -> PointCloud:
+    rng = np.random.default_rng(0)
+    attributes = {name: rng.integers(0, 256, count).astype(np.uint8) for name in COLOURS}
+    attributes |= {name: rng.normal(size=count).astype(np.float32) for name in NORMALS}
+    attributes["intensity"] = rng.uniform(0, 1, count).astype(np.float32)
+    return PointCloud(rng.normal(size=(count, 3)).astype(np.float32).astype(float), attributes)
+
+
+def least(ending: str, points: Any) -> Any:
+    """The points, with no more attributes than the ending asks for."""
+    needed = NEEDED.get(ending)
+    if needed is None:
+        return points
+    return PointCloud(np.asarray(points), {name: np.ones(len(points)) for name in needed})
+
+
 @functools.cache
 def valid_file(name: str) -> bytes:
-    rng = np.random.default_rng(0)
-    attributes = {
-        "intensity": rng.uniform(0, 1, 40).astype(np.float32),
-        "red": rng.integers(0, 256, 40).astype(np.uint8),
-    }
-    cloud = PointCloud(rng.normal(size=(40, 3)), attributes)
+    cloud = full_cloud()
+    if (suffix := Path(name).suffix or name) in HELD:
+        cloud = replace(cloud, attributes={k: cloud.attributes[k] for k in HELD[suffix]})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a{Path(name).suffix or name}"
         if name in VARIANTS:
@@ -103,7 +127,7 @@ def test_arrays_of_any_type_and_paths_of_any_case(
     points = np.array([[0, 1, 2], [1000, -1000, 5]] if extreme else [[0, 0, 0]])
     for array in (points, points.astype(np.float32), points.tolist()):
         path = tmp_path / f"a b{ending.upper()}"
-        io.write(str(path), array)
+        io.write(str(path), least(ending, array))
         np.testing.assert_array_equal(io.read(str(path)).points, points)
 
 
@@ -159,7 +183,7 @@ def test_failing_write_leaves_the_old_file(
 ) -> None:
     need(ending)
     path = tmp_path / f"a{ending}"
-    io.write(path, np.zeros((1, 3)))
+    io.write(path, least(ending, np.zeros((1, 3))))
     before = path.read_bytes()
     row = formats._BY_ENDING[ending]
 
@@ -172,7 +196,7 @@ def test_failing_write_leaves_the_old_file(
     broken = formats.Format(ending, row.reader, half, row.note)
     monkeypatch.setitem(formats._BY_ENDING, ending, broken)
     with pytest.raises(FileFormatError, match="No space left on device"):
-        io.write(path, np.ones((5, 3)))
+        io.write(path, least(ending, np.ones((5, 3))))
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
@@ -181,8 +205,30 @@ def test_the_callers_arrays_are_left_alone(tmp_path: Path) -> None:
     points = np.arange(6.0).reshape(2, 3)
     points.flags.writeable = False
     for ending in ENDINGS:
-        if ending not in PACKAGES:
-            io.write(tmp_path / f"a{ending}", PointCloud(points, {"k": np.arange(2)}))
+        if ending not in PACKAGES and ending not in NEEDED:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                io.write(tmp_path / f"a{ending}", PointCloud(points, {"k": np.arange(2)}))
+
+
+@pytest.mark.parametrize("first", ENDINGS)
+@pytest.mark.parametrize("second", [".ply", ".pcd", ".las", ".csv"])
+def test_colours_and_normals_survive_every_way(tmp_path: Path, first: str, second: str) -> None:
+    need(first)
+    need(second)
+    cloud = full_cloud()
+    held = HELD.get(first, tuple(cloud.attributes))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        io.write(tmp_path / f"a{first}", cloud)
+    lost = set(cloud.attributes) - set(held)
+    assert len(said) == bool(lost)
+    assert all(f"'{name}'" in str(said[0].message) for name in lost)
+    io.write(tmp_path / f"b{second}", io.read(tmp_path / f"a{first}"))
+    back = io.read(tmp_path / f"b{second}").attributes
+    for name in held:
+        np.testing.assert_allclose(back[name], cloud.attributes[name], rtol=1e-6)
+    assert all(back[name].dtype == np.uint8 for name in COLOURS if name in held)
 
 
 def test_table_of_formats() -> None:
