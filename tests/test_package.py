@@ -72,7 +72,7 @@ ALLOWED = {
     "frames": "errors inputs types",
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
-    "clouds": "backends errors inputs",
+    "clouds": "backends errors inputs types",
     "descriptors": "backends clouds errors inputs scale weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
@@ -295,12 +295,12 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # What the sentence of a function may begin with: imperatives alone. Add a verb, never a noun.
 VERBS = {
-    "Align", "Ask", "Begin", "Bring", "Check", "Choose", "Compare", "Compile", "Complain",
+    "Align", "Apply", "Ask", "Begin", "Bring", "Check", "Choose", "Compare", "Compile", "Complain",
     "Compress", "Compute", "Convert", "Copy", "Count", "Cut", "Decode", "Describe", "Draw",
     "Drive", "Drop", "Find", "Fit", "Furnish", "Fuse", "Group", "Hang", "Join", "Keep", "Label",
     "Lay", "Let", "Line", "List", "Load", "Make", "Match", "Move", "Narrow", "Open", "Parse",
     "Place", "Print", "Put", "Raise", "Read", "Refine", "Register", "Repeat", "Return", "Run",
-    "Sample", "Say", "Scan", "Score", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
+    "Sample", "Say", "Scan", "Score", "Send", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
     "Summarise", "Take", "Tell", "Thin", "Train", "Turn", "Weigh", "Write", "Yield",
 }  # fmt: skip
 

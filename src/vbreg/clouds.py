@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from vbreg.backends.neighbors import MAX_CELLS, Neighbors, radius_knn
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
+from vbreg.types import Bool, Float64
 
 SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
 CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
 MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
 MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
+OUTLIER_NEIGHBORS = 16
+OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
 
 
@@ -95,6 +100,24 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
     normal = torch.where(small, across, normal)
     tiny = torch.linalg.vector_norm(normal, dim=-1, keepdim=True) < 1e-6
     return F.normalize(torch.where(tiny, eye[2], normal), dim=-1)
+
+
+def isolated_points(
+    points: Float64, neighbors: int = OUTLIER_NEIGHBORS, deviations: float = OUTLIER_DEVIATIONS
+) -> Bool:
+    """Tell (N,) which of the points (N, 3) are not finite or lie apart from all others.
+
+    A point lies apart if the mean distance to its nearest `neighbors` exceeds the mean of all such
+    distances by so many standard deviations.
+    """
+    finite = np.asarray(np.isfinite(points).all(axis=1))
+    apart = ~finite
+    if finite.sum() > neighbors:
+        kept = points[finite]
+        nearest = cKDTree(kept, balanced_tree=False).query(kept, k=neighbors + 1)[0]
+        distance = np.asarray(nearest)[:, 1:].mean(axis=1)  # column 0 is the point itself
+        apart[finite] = distance > distance.mean() + deviations * distance.std()
+    return apart
 
 
 def estimate_voxel_size(source: Tensor, target: Tensor) -> float:

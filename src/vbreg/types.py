@@ -37,6 +37,11 @@ class PointCloud:
     def __repr__(self) -> str:
         return f"PointCloud({len(self)} points, attributes {list(self.attributes)})"
 
+    def selected(self, rows: Bool) -> PointCloud:
+        """Return the points of some rows (N,) with their attributes, without faces and grid."""
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return PointCloud(self.points[rows], attributes, crs=self.crs)
+
     def transformed(self, T: Float64) -> PointCloud:
         """Return the cloud moved by a pose T (4, 4), computed in float64.
 

@@ -49,6 +49,7 @@ JSON_KEYS = {
     "points_dropped": list,
     "backend": str,
     "timings": dict,
+    "warnings": list,
 }
 
 
@@ -128,7 +129,7 @@ def test_people_read_the_pose_and_the_evidence(
         "inliers 120 of 200 correspondences (60.0 %)",
         "score 0.500",
         "voxel size 0.05, estimated",
-        "dropped 1 non-finite points of source",
+        "dropped 1 points of source, not finite",
         "network 0.50",
     ):
         assert fact in said
@@ -268,6 +269,140 @@ def test_quiet_says_nothing_but_warnings(
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
     search.result = replace(few, determined=False)
     assert "degrees of freedom" in run("register", *clouds, "-q").err
+
+
+def test_the_pose_survives_files_that_cannot_be_written(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    """LAS has no place for the point that is not finite; the picture and the pose are there."""
+    pytest.importorskip("laspy", reason="vbreg[io] is not installed")
+    names = {"-o": "a.las", "--json": "r.json", "--picture": "p.png", "--merge": "m.ply"}
+    outcome = run("register", *clouds, *(w for k, v in names.items() for w in (k, tmp_path / v)))
+    assert outcome.code == 2
+    assert outcome.err.count("vbreg: error:") == 1
+    assert "a.las: LAS has no way to store a non-finite point" in outcome.err
+    assert "T_target_source" in outcome.out
+    assert "a.las" not in outcome.out
+    for name in ("r.json", "p.png", "m.ply"):
+        assert f"{tmp_path / name}" in outcome.out
+        assert (tmp_path / name).is_file()
+
+
+def test_a_full_disk_costs_the_file_and_not_the_pose(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def full(path: Path, cloud: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io, "write", full)
+    outcome = run("register", *clouds, "-o", tmp_path / "a.ply", "--json", tmp_path / "r.json")
+    assert outcome.code == 2
+    assert "No space left on device" in outcome.err
+    assert "rotation     90.00 deg" in outcome.out
+    assert json.loads((tmp_path / "r.json").read_text())["rotation_deg"] == pytest.approx(90)
+
+
+def test_the_printed_pose_is_good_enough_for_utm(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    angle = 0.3
+    T = known_pose()
+    T[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    T[:3, 3] = [-123456.7891234, 5403210.12345678, 0.1]
+    search.result = replace(search.result, T_target_source=T)
+    lines = run("register", *clouds).out.splitlines()[1:5]
+    printed = np.array([line.split() for line in lines], dtype=float)
+    point = np.array([512345.678, 5403210.987, 312.345, 1])
+    np.testing.assert_allclose(printed @ point, T @ point, rtol=0, atol=1e-4)
+
+
+def test_warnings_are_inside_the_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    search.result = replace(search.result, inliers=np.arange(200) < 5)
+    search.warning = "free memory is low"
+    outcome = run("register", *clouds, "--json", "-")
+    said = json.loads(outcome.out)["warnings"]
+    assert said[0] == "free memory is low"
+    assert said[1].startswith("only 5 of 200 matches")
+    assert outcome.err.count("vbreg: warning: ") == 2
+
+
+def test_several_sources_to_one_target(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    source, target = clouds
+    other, bad = source.with_name("other.ply"), source.with_name("bad.ply")
+    other.write_bytes(source.read_bytes())
+    bad.write_bytes(b"no cloud")
+    (tmp_path / "out").mkdir()
+    command = ["register", source, bad, other, target]
+    outputs = ["-o", tmp_path / "out", "--merge", tmp_path / "m.ply", "--json", tmp_path / "r.json"]
+    outcome = run(*command, *outputs)
+    assert outcome.code == 2  # one of them is bad, and the others are there
+    assert "bad.ply: a file that starts with" in outcome.err
+    assert outcome.out.count("T_target_source") == 2
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"source.ply", "other.ply"}
+    held = json.loads((tmp_path / "r.json").read_text())
+    assert [item["source"] for item in held] == [str(source), str(other)]
+    assert len(io.read(tmp_path / "m.ply")) == 500 + 500 + 600
+    assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
+    assert "it shows one source" in run(*command, "--picture", tmp_path / "p.png").err
+
+
+def test_merged_clouds_keep_what_all_have(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    target = io.read(clouds[1])
+    io.write(
+        clouds[1], replace(target, attributes={"red": np.arange(600) % 200, "t": np.ones(600)})
+    )
+    run("register", *clouds, "--merge", tmp_path / "m.ply")
+    merged = io.read(tmp_path / "m.ply")
+    assert list(merged.attributes) == ["red"]
+    np.testing.assert_array_equal(merged.points[:600], target.points)
+    moved = search.result.apply_to(io.read(clouds[0])).points
+    np.testing.assert_allclose(merged.points[600:], moved)
+
+
+def test_the_aligned_cloud_has_the_reference_system_of_the_target(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    pytest.importorskip("laspy", reason="vbreg[io] is not installed")
+    finite = io.read(clouds[0])
+    finite = finite.selected(np.isfinite(finite.points).all(axis=1))
+    paths = tmp_path / "s.las", tmp_path / "t.las"
+    for path, text in zip(paths, (b"source", b"target"), strict=True):
+        io.write(path, replace(finite, crs={2112: text}))
+    run("register", *paths, "-o", tmp_path / "a.las")
+    assert io.read(tmp_path / "a.las").crs == {2112: b"target"}
+
+
+def test_a_crop_is_registered_and_the_whole_is_written(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    crop = ["--crop", "1.2", "--crop", "target:0,0,0,0.5,1,1", "-o", tmp_path / "a.ply"]
+    assert run("register", *clouds, *crop).code == 0
+    source, target = search.clouds
+    assert 0 < len(source) < 500
+    assert np.linalg.norm(source.points, axis=1).max() <= 1.2
+    assert 0 < len(target) < 600
+    assert target.points[:, 0].max() <= 0.5
+    assert len(io.read(tmp_path / "a.ply")) == 500
+    run("register", *clouds, "--remove-outliers")
+    assert len(search.clouds[0]) < 500  # one is not finite
+
+
+def test_large_coordinates_in_a_pcd_are_a_choice(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    T = known_pose()
+    T[:3, 3] = [512345.678, 5403210.987, 0]
+    search.result = replace(search.result, T_target_source=T)
+    command = ["register", *clouds, "-o", tmp_path / "a.pcd"]
+    assert "float32 would move points by up to 0.25" in run(*command).err
+    assert run(*command, "--coordinates", "shifted").code == 0
+    moved = search.result.apply_to(io.read(clouds[0])).points
+    np.testing.assert_allclose(io.read(tmp_path / "a.pcd").points, moved, rtol=0, atol=1e-3)
 
 
 def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:
