@@ -33,8 +33,13 @@ POINTS = np.random.default_rng(0).random((10, 3))
         torch.from_numpy(POINTS).requires_grad_(),
         SimpleNamespace(points=POINTS),
         PointCloud(POINTS),
+        SimpleNamespace(point={"positions": torch.from_numpy(POINTS)}),
+        np.ma.masked_array(POINTS, mask=False),
     ],
-    ids=["array", "list", "tensor", "with gradient", "like open3d", "PointCloud"],
+    ids=[
+        *("array", "list", "tensor", "with gradient", "like open3d", "PointCloud"),
+        *("like open3d's tensor clouds", "masked array"),
+    ],
 )
 def test_clouds_come_in_many_forms(cloud: object) -> None:
     found = load_points(cloud, "source")  # type: ignore[arg-type]
@@ -144,3 +149,15 @@ def test_a_positive_number_becomes_a_float(value: object) -> None:
 def test_tensors_that_are_no_points_are_named(points: torch.Tensor, message: str) -> None:
     with pytest.raises(VBRegError, match=message):
         check_points("points", points)
+
+
+def test_masked_coordinates_are_missing() -> None:
+    masked = np.ma.masked_array(POINTS, mask=POINTS > 0.9)
+    found = load_points(masked, "source")
+    np.testing.assert_array_equal(np.isnan(found), POINTS > 0.9)
+    np.testing.assert_array_equal(found[POINTS <= 0.9], POINTS[POINTS <= 0.9])
+
+
+def test_points_in_columns_are_refused() -> None:
+    with pytest.raises(VBRegError, match=r"shape \(3, 10\): expected \(N, 3\); transpose it"):
+        load_points(POINTS.T, "source")

@@ -6,10 +6,10 @@ are divided by the inlier threshold, and the pose comes back in float64 in the u
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from numbers import Integral
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +21,7 @@ from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud, Matches
+from vbreg.frames import LocalCloud, Matches, check_units
 from vbreg.inputs import (
     MIN_MATCHES,
     Cloud,
@@ -29,6 +29,9 @@ from vbreg.inputs import (
     Points,
     as_descriptors,
     as_matches,
+    check_choice,
+    check_seed,
+    check_whole_number,
     finite_rows,
     positive_number,
 )
@@ -45,7 +48,7 @@ from vbreg.matching import (
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
-from vbreg.scale import PresetName, Scale
+from vbreg.scale import VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solver
 from vbreg.timing import Stopwatch
 from vbreg.types import Correspondences, Float64, Int64, Registration
@@ -88,23 +91,12 @@ def register(
     samples the latent features instead of taking their mean. `on_stage` is told the name of each
     stage as it begins. The same call gives the same answer.
     """
-    if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
-        raise VBRegError(
-            f"max_correspondences {max_correspondences!r}: expected a whole number from "
-            f"{MIN_MATCHES} up"
-        )
-    if keypoints not in (None, "all") and not (
-        isinstance(keypoints, Integral) and keypoints >= MIN_MATCHES
-    ):
-        raise VBRegError(
-            f"keypoints {keypoints!r}: expected a whole number from {MIN_MATCHES} up, or 'all'"
-        )
-    if matching not in (None, *get_args(MatchingName)):
-        raise VBRegError(
-            f"matching {matching!r}: expected one of {', '.join(get_args(MatchingName))}"
-        )
+    _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
+    check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
     if viewpoint is not None:
         check_viewpoint(viewpoint)
+    if voxel_size is not None:
+        positive_number(voxel_size, "voxel_size")
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
@@ -129,7 +121,11 @@ def register(
     ]
     with clock("match"):
         matched = match_clouds(
-            *described, scale, matching=matching, max_matches=max_correspondences
+            described[0],
+            described[1],
+            scale,
+            matching=matching,
+            max_matches=max_correspondences,
         )
     return model.solve(
         matched,
@@ -152,6 +148,12 @@ class VBReg:
         backend: BackendName = "auto",
     ) -> None:
         """Take a network on its device; the backend 'plain' is torch without quicker forms."""
+        if not isinstance(network, VariationalNonLocalNetwork):
+            raise VBRegError(
+                f"network is a {type(network).__name__}: expected a VariationalNonLocalNetwork; "
+                "VBReg.from_pretrained takes names and files"
+            )
+        check_choice(backend, "backend", get_args(BackendName))
         self.solver = Solver(network.eval(), voting or VotingConfig())
         self._on_device = DeviceSolver(self.solver, backend)
 
@@ -167,6 +169,8 @@ class VBReg:
 
         Left out, 'fast' on a CPU and 'universal' on a GPU.
         """
+        if weights is not None:
+            _check_weights(weights)
         chosen = devices.choose_device(device)
         name = devices.default_weights(chosen) if weights is None else weights
         path = pretrained.weights_path(name)
@@ -234,6 +238,12 @@ class VBReg:
 
         With a `seed`, which latent features are sampled for a problem depends on the batch.
         """
+        for name, given in (("sources", sources), ("targets", targets)):
+            if not isinstance(given, Sequence | np.ndarray | torch.Tensor):
+                raise VBRegError(
+                    f"{name} is a {type(given).__name__}: expected a list of points (N, 3) each"
+                )
+        check_seed(seed)
         if len(sources) != len(targets) or not len(sources):
             raise VBRegError(
                 f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
@@ -243,7 +253,7 @@ class VBReg:
             raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
         unit = positive_number(inlier_threshold, "inlier_threshold")
         most = self._max_matches()
-        ends = [as_matches(*pair) for pair in zip(sources, targets, strict=True)]
+        ends = _checked_problems(sources, targets)
         found = [len(source) for source, _ in ends]
         described = self._descriptors(ends, descriptors)
         index = [_rows_that_fit(*pair, most) for pair in ends]
@@ -347,6 +357,50 @@ class VBReg:
         return [row for row in rows if row is not None]
 
 
+def _check_options(
+    preset: object,
+    weights: object,
+    model: object,
+    device: str | torch.device,
+    keypoints: object,
+    matching: object,
+    seed: object,
+    on_stage: object,
+) -> None:
+    """Raise where an option of `register` is of a wrong type, before any work begins."""
+    if preset is not None:
+        check_choice(preset, "preset", tuple(VOXEL_SIZES))
+    if weights is not None:
+        _check_weights(weights)
+    if model is not None and not isinstance(model, VBReg):
+        raise VBRegError(
+            f"model is a {type(model).__name__}: expected a VBReg, say "
+            "VBReg.from_pretrained('fast'); a name or a file goes to weights"
+        )
+    devices.choose_device(device)
+    if keypoints is not None and not (isinstance(keypoints, str) and keypoints == "all"):
+        try:
+            check_whole_number(keypoints, "keypoints", MIN_MATCHES)
+        except VBRegError as error:
+            raise VBRegError(f"{error}, or 'all'") from None
+    if matching is not None:
+        check_choice(matching, "matching", get_args(MatchingName))
+    check_seed(seed)
+    if on_stage is not None and not callable(on_stage):
+        raise VBRegError(
+            f"on_stage is a {type(on_stage).__name__}: expected a function that takes the name of "
+            "a stage"
+        )
+
+
+def _check_weights(weights: object) -> None:
+    if not isinstance(weights, str | os.PathLike):
+        raise VBRegError(
+            f"weights {weights!r}: expected one of {', '.join(get_args(WeightsName))}, or the path "
+            "of a .safetensors file that vbreg wrote"
+        )
+
+
 def _choose_scale(
     voxel_size: float | None, preset: PresetName | None, source: LocalCloud, target: LocalCloud
 ) -> Scale:
@@ -354,6 +408,7 @@ def _choose_scale(
         return Scale(voxel_size)
     if preset is not None:
         return Scale.of_preset(preset)
+    check_units(source, target)
     return Scale(estimate_voxel_size(source.points, target.points))
 
 
@@ -384,6 +439,27 @@ def _choose_model(
 @lru_cache(maxsize=4)
 def _shipped_model(weights: str, device: str) -> VBReg:
     return VBReg.from_pretrained(weights, device=device)
+
+
+def _checked_problems(
+    sources: Sequence[Points], targets: Sequence[Points]
+) -> list[tuple[Float64, Float64]]:
+    """Return both ends of every problem; an error names the problem where there are several."""
+    ends = []
+    for b, pair in enumerate(zip(sources, targets, strict=True)):
+        try:
+            ends.append(as_matches(*pair))
+            usable = int(finite_rows(*ends[-1]).sum())
+            if usable < MIN_MATCHES:
+                raise VBRegError(
+                    f"{usable} usable correspondences: at least {MIN_MATCHES} are needed to fix a "
+                    "pose"
+                )
+        except VBRegError as error:
+            if len(sources) == 1:
+                raise
+            raise VBRegError(f"problem {b} of the batch: {error}") from error
+    return ends
 
 
 def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:

@@ -95,7 +95,7 @@ class Registration:
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
-    points_dropped: tuple[int, int] = (0, 0)  # non-finite points left out of source, target
+    points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
 
     @property

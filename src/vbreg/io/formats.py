@@ -221,6 +221,8 @@ def _named(path: Path) -> Iterator[None]:
 
 def _row(path: Path) -> Format:
     row = _BY_ENDING.get(path.suffix.lower())
+    if row is None and path.is_dir():
+        raise problem(path, "a directory", "one point cloud", "name a file inside it")
     if row is None:
         found = f"the ending '{path.suffix}'" if path.suffix else "no ending"
         endings = ", ".join(_BY_ENDING)
