@@ -28,11 +28,15 @@ _POINTS = "points"
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def decode_in_child(path: Path, module: str, limit: int) -> PointCloud:
-    """Run `decode(path)` of a module of vbreg.io in a process that gets `limit` bytes of memory."""
+def decode_in_child(path: Path, module: str, limit: int, size: int | None = None) -> PointCloud:
+    """Run `decode(path)` of a module of vbreg.io in a process that gets `limit` bytes of memory.
+
+    Its time follows from the size of the file, which is given where the path is no file's.
+    """
     if not sys.executable:  # Python within another program: nothing to start
         return _decoder(module)(path)
-    seconds = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
+    size = path.stat().st_size if size is None else size
+    seconds = _SECONDS + size / _BYTES_PER_SECOND
     package = str(Path(__file__).parents[2])
     search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
@@ -112,9 +116,9 @@ def _send(pipe: IO[bytes], cloud: PointCloud) -> None:
 
 
 def _decoder(module: str) -> Callable[[Path], PointCloud]:
-    from vbreg.io import e57, las
+    from vbreg.io import bags, e57, las, meshes
 
-    return {"las": las.decode, "e57": e57.decode}[module]
+    return {"las": las, "e57": e57, "meshes": meshes, "bags": bags}[module].decode
 
 
 def _limit_memory(limit: int) -> None:

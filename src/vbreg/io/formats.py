@@ -16,12 +16,16 @@ from numpy.typing import ArrayLike
 from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
 from vbreg.io.arrays import read_npy, read_npz, write_npy, write_npz
 from vbreg.io.atomic import atomic_path
+from vbreg.io.bags import BAG_ENDINGS, bag_address, read_bag
 from vbreg.io.columns import as_cloud, check_file, problem
 from vbreg.io.e57 import read_e57, write_e57
+from vbreg.io.gzipped import GZIP_ENDING, read_gzip
 from vbreg.io.kitti import read_bin, write_bin
 from vbreg.io.las import read_las, write_las
+from vbreg.io.meshes import read_mesh
 from vbreg.io.pcd import read_pcd, write_pcd
 from vbreg.io.ply import read_ply, write_ply
+from vbreg.io.ptx import read_ptx
 from vbreg.io.shift import choose_shift, read_shift, shift_path, write_shift
 from vbreg.io.text import read_text, write_text
 from vbreg.types import PointCloud
@@ -83,6 +87,7 @@ FORMATS: tuple[Format, ...] = (
     Format(".pts", *_TEXT, "the number of points, then x y z intensity red green blue"),
     Format(".xyzn", *_TEXT, "x y z and a normal"),
     Format(".xyzrgb", *_TEXT, "x y z and a colour in 0..1"),
+    Format(".ptx", read_ptx, None, "Leica's text format: all scans, in the file's frame"),
     Format(".npy", read_npy, write_npy, "an array (N, 3) or wider; coordinates only are written"),
     Format(".npz", read_npz, write_npz, "points under the key pcd, points, xyz or arr_0"),
     Format(
@@ -94,7 +99,18 @@ FORMATS: tuple[Format, ...] = (
         keeps=("crs",),
     ),
     Format(".laz", read_las, write_las, "compressed LAS", "io", keeps=("crs",)),
-    Format(".e57", read_e57, write_e57, "all scans, in the file's frame; colour, intensity", "io"),
+    Format(
+        *(".e57", read_e57, write_e57),
+        *("all scans, in the file's frame; colour, normal, intensity", "io"),
+    ),
+    *(
+        Format(ending, read_mesh, None, "a surface, on which points are sampled", "mesh")
+        for ending in (".obj", ".stl", ".glb", ".off")
+    ),
+    *(
+        Format(ending, read_bag, None, f"ROS: scan{ending}:/topic@seconds", "ros")
+        for ending in BAG_ENDINGS
+    ),
 )
 _BY_ENDING = {row.ending: row for row in FORMATS}
 
@@ -102,13 +118,14 @@ _BY_ENDING = {row.ending: row for row in FORMATS}
 def read(path: str | os.PathLike[str]) -> PointCloud:
     """Read a point cloud; its ending decides how. Non-finite points come back as they are.
 
-    A shift that `write` put beside the file is added.
+    Behind any ending may stand .gz. A cloud in a ROS bag is named `run.bag:/topic@seconds`. A shift
+    that `write` put beside the file is added.
     """
     path = Path(path)
-    reader = _row(path).reader
-    if reader is None:
-        raise problem(path, f"'{path.suffix}', which is only written", "a format that is read")
+    reader = _reader(path)
     try:
+        if path.suffix.lower() == GZIP_ENDING:
+            return read_gzip(path, reader)
         cloud = reader(path)
         shift = read_shift(path)
     except VBRegError:
@@ -123,12 +140,26 @@ def check_readable(path: str | os.PathLike[str]) -> None:
     """Raise an error unless the path is a file and its ending one of those that are read."""
     path = Path(path)
     try:
-        check_file(path)
+        address = bag_address(path)
+        if address is None:
+            check_file(path)
+        elif not address.bag.exists():
+            raise problem(path, "no such file", "an existing bag", "check the spelling")
     except (OSError, ValueError) as exc:  # a name of 300 characters, or with a NUL in it
+        if isinstance(exc, VBRegError):
+            raise
         reason = getattr(exc, "strerror", None) or str(exc)
         raise problem(path, f"not readable ({reason})", "an existing point cloud") from exc
-    if _row(path).reader is None:
-        raise problem(path, f"'{path.suffix}', which is only written", "a format that is read")
+    _reader(path)
+
+
+def _reader(path: Path) -> Reader:
+    """Return what reads the file, or the file within a .gz."""
+    inner = path.with_suffix("") if path.suffix.lower() == GZIP_ENDING else path
+    reader = _row(inner).reader
+    if reader is None:
+        raise problem(path, f"'{inner.suffix}', which is only written", "a format that is read")
+    return reader
 
 
 def write(
@@ -220,7 +251,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _row(path: Path) -> Format:
-    row = _BY_ENDING.get(path.suffix.lower())
+    address = bag_address(path)
+    ending = path.suffix.lower() if address is None else address.bag.suffix.lower()
+    row = _BY_ENDING.get(BAG_ENDINGS[0] if address and not ending else ending)
     if row is None and path.is_dir():
         raise problem(path, "a directory", "one point cloud", "name a file inside it")
     if row is None:

@@ -65,7 +65,7 @@ def read_pcd(path: Path) -> PointCloud:
         columns = _compressed(path, body, fields, width * height)
     else:
         raise problem(path, f"DATA {encoding!r}", "ascii, binary or binary_compressed")
-    cloud = cloud_from_columns(path, _unpacked(columns))
+    cloud = cloud_from_columns(path, unpacked(columns))
     return replace(cloud, grid=(width, height) if height > 1 else None)
 
 
@@ -128,7 +128,7 @@ def _replaced(columns: Columns, old: tuple[str, ...], new: Columns) -> Columns:
     return result
 
 
-def _unpacked(columns: Columns) -> Columns:
+def unpacked(columns: Columns) -> Columns:
     """Return the columns with red, green and blue in place of PCL's packed rgb or rgba."""
     for name in ("rgb", "rgba"):
         packed = columns.get(name)
