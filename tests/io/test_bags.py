@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,6 +120,8 @@ def test_what_is_no_bag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert bags.bag_address(Path("a.ply")) is None
     assert bags.bag_address(tmp_path) is None
     assert bags.bag_address(Path("a.bag:/x/y@1.5")) == (Path("a.bag"), "/x/y", 1.5)
+    windows = PureWindowsPath("C:/runs/a.bag:/x/y@2")
+    assert bags.bag_address(windows) == (Path("C:\\runs\\a.bag"), "/x/y", 2)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "rosbags", None)
     with pytest.raises(MissingExtraError, match=r"reading ROS bags needs.*vbreg\[ros\]"):
         io.read(tmp_path / "a.bag")

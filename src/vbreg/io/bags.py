@@ -21,7 +21,11 @@ from vbreg.types import PointCloud
 
 BAG_ENDINGS = (".bag", ".mcap", ".db3")
 _CLOUD = "sensor_msgs/msg/PointCloud2"
-_ADDRESS = re.compile(r"(?P<bag>.*?)(?::(?P<topic>/[^@]*))?(?:@(?P<seconds>\d+(?:\.\d+)?))?")
+# A drive's letter is no bag, and Path turns the slashes of Windows round.
+_ADDRESS = re.compile(
+    r"(?P<bag>(?:[A-Za-z]:(?=[/\\]))?.+?)"
+    r"(?::(?P<topic>[/\\][^@]*))?(?:@(?P<seconds>\d+(?:\.\d+)?))?"
+)
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
 _MEMORY = 1 << 30  # bytes for the decoder: chunks of a bag are small, and one is held at a time
 
@@ -42,7 +46,8 @@ def bag_address(path: Path) -> Address | None:
     bag = Path(match["bag"])
     if bag.suffix.lower() not in BAG_ENDINGS and not (bag / "metadata.yaml").is_file():
         return None
-    return Address(bag, match["topic"], float(match["seconds"] or 0))
+    topic = match["topic"]
+    return Address(bag, topic and topic.replace("\\", "/"), float(match["seconds"] or 0))
 
 
 def read_bag(path: Path) -> PointCloud:
