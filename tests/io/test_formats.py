@@ -40,10 +40,14 @@ VARIANTS = {
 }
 
 
-def need(ending: str) -> None:
+def available(ending: str) -> bool:
     package = PACKAGES.get(ending)
-    if package and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed; it comes with vbreg[io]")
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def need(ending: str) -> None:
+    if not available(ending):
+        pytest.skip(f"{PACKAGES[ending]} is not installed; it comes with vbreg[io]")
 
 
 COLOURS, NORMALS = ("red", "green", "blue"), ("nx", "ny", "nz")
@@ -121,6 +125,15 @@ def test_corrupted(name: str, damage: list[tuple[float, int]], header_only: bool
     for where, byte in damage:
         data[int(where * reach)] = byte
     read_or_refuse(name, bytes(data))
+
+
+def test_mutants_take_little_memory_and_time() -> None:
+    """The whole of it, some thousand of each: `python -m tests.io.mutants 400`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.io.mutants", "40"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
