@@ -47,7 +47,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 .venv-baselines/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-baselines
-	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines]'
+	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines,io,mesh]'
 	touch $@
 
 clean:

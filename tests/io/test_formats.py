@@ -249,6 +249,72 @@ def test_colours_and_normals_survive_every_way(tmp_path: Path, first: str, secon
     assert all(back[name].dtype == np.uint8 for name in COLOURS if name in held)
 
 
+def by_open3d(path: Path) -> dict[str, Any]:
+    o3d = pytest.importorskip("open3d")
+    read = o3d.io.read_point_cloud(str(path))
+    held = {
+        "points": read.points,
+        "colours": np.asarray(read.colors) * 255,
+        "normals": read.normals,
+    }
+    return {name: np.asarray(values) for name, values in held.items() if len(values)}
+
+
+def by_trimesh(path: Path) -> dict[str, Any]:
+    read = pytest.importorskip("trimesh").load(str(path))
+    return {"points": np.asarray(read.vertices), "colours": np.asarray(read.colors)[:, :3]}
+
+
+def by_laspy(path: Path) -> dict[str, Any]:
+    read = pytest.importorskip("laspy").read(str(path))
+    normals = np.stack([read[name] for name in ("NormalX", "NormalY", "NormalZ")], axis=1)
+    colours = np.stack([read.red, read.green, read.blue], axis=1) / 257
+    return {"points": read.xyz, "colours": colours, "normals": normals}
+
+
+def by_pye57(path: Path) -> dict[str, Any]:
+    with pytest.importorskip("pye57").E57(str(path)) as file:
+        held = file.read_scan_raw(0, ignore_unsupported_fields=True)
+    points = np.stack([held[f"cartesian{axis}"] for axis in "XYZ"], axis=1)
+    colours = np.stack([held[f"color{name.title()}"] for name in COLOURS], axis=1)
+    return {"points": points, "colours": colours}
+
+
+@pytest.mark.baselines
+@pytest.mark.parametrize(
+    ("ending", "program", "found"),
+    [
+        (".ply", by_open3d, {"points", "colours", "normals"}),
+        (".pcd", by_open3d, {"points", "colours", "normals"}),
+        (".xyz", by_open3d, {"points"}),
+        (".pts", by_open3d, {"points", "colours"}),
+        (".xyzn", by_open3d, {"points", "normals"}),
+        (".xyzrgb", by_open3d, {"points", "colours"}),
+        (".ply", by_trimesh, {"points", "colours"}),
+        (".las", by_laspy, {"points", "colours", "normals"}),
+        (".laz", by_laspy, {"points", "colours", "normals"}),
+        (".e57", by_pye57, {"points", "colours"}),
+    ],
+)
+def test_other_programs_read_what_is_written(
+    tmp_path: Path, ending: str, program: Any, found: set[str]
+) -> None:
+    """The table in docs/stages.md says the same."""
+    need(ending)
+    cloud = full_cloud()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        io.write(tmp_path / f"a{ending}", cloud)
+    read = program(tmp_path / f"a{ending}")
+    assert set(read) == found
+    expected = {
+        name: np.stack([cloud.attributes[k] for k in names], axis=1)
+        for name, names in (("colours", COLOURS), ("normals", NORMALS))
+    } | {"points": cloud.points}
+    for name, values in read.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-4)
+
+
 def test_table_of_formats() -> None:
     assert len({row.ending for row in io.FORMATS}) == len(io.FORMATS)
     for row in io.FORMATS:
