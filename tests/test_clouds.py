@@ -215,6 +215,14 @@ def test_voxel_size_does_not_depend_on_orientation(count):
     assert max(sizes) / min(sizes) < 1.15
 
 
+def test_voxel_size_does_not_depend_on_strays():
+    source, target = room(seed=0), room(seed=1)
+    strays = torch.tensor([[5e5, 5e6, 0.0], [-5e6, 0, 0]], dtype=source.dtype)
+    with_strays = torch.cat([source, strays])
+    expected = estimate_voxel_size(source, target)
+    assert estimate_voxel_size(with_strays, target) == pytest.approx(expected, rel=0.05)
+
+
 def test_of_an_object_and_its_scene_the_object_counts():
     scene = room(60_000, seed=0)
     near = (scene - scene[0]).norm(dim=1).argsort()[:3000]

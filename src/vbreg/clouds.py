@@ -27,9 +27,9 @@ MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the
 OUTLIER_NEIGHBORS = 16
 OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
-MAX_SCALE_STEPS = 2**18  # of the coarsest voxel size to the finest that is tried
 SCALE_STEP = 2**0.5  # of a voxel size to the next that is tried
 REACH_QUANTILE = 0.9  # of the distances from the middle that give the coarsest voxel size
+MAX_REACH = 100.0  # times that distance, beyond which points do not count
 MAX_SIZE_RATIO = 2.0  # of two clouds' own voxel sizes, up to which both count
 GRIDS = (  # orientations of the grids that voxels are counted in; no axis is near another's
     ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
@@ -160,9 +160,10 @@ def _own_voxel_size(points: Tensor) -> tuple[float, float]:
     """
     points = points[:: math.ceil(len(points) / MAX_SCALE_SAMPLE)].double()
     points = points - points.median(0).values
-    reach = float(torch.linalg.vector_norm(points, dim=-1).quantile(REACH_QUANTILE))
-    size = (float(points.abs().amax()) if reach == 0 else reach) / 4
-    least = size / MAX_SCALE_STEPS
+    distance = torch.linalg.vector_norm(points, dim=-1)
+    reach = float(distance.quantile(REACH_QUANTILE)) or float(distance.amax())
+    points = points[distance <= MAX_REACH * reach]  # strays would make the grid too wide to count
+    size, least = reach / 4, 8 * float(points.abs().amax()) / MAX_CELLS
     turned = [points @ torch.tensor(R, dtype=points.dtype, device=points.device) for R in GRIDS]
     tried: list[tuple[float, float]] = []  # voxels on surfaces, size
     while True:
@@ -191,8 +192,7 @@ def _size_between(coarse: tuple[float, float], fine: tuple[float, float], wanted
 
 def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:
     """Count the voxels that hold points (N, 3), and those that lie within a sampled surface."""
-    low = points.amin(0)
-    cell = ((points - low) / size + 0.5).clamp_max(MAX_CELLS - 4).long() + 1  # an empty layer below
+    cell = ((points - points.amin(0)) / size + 0.5).long() + 1  # (N, 3), an empty layer below
     _, ny, nz = (cell.amax(0) + 2).tolist()  # and one above
     stride = torch.tensor([ny * nz, nz, 1], device=points.device)
     key = torch.unique((cell * stride).sum(-1))  # (V,) ascending

@@ -53,6 +53,9 @@ JSON_KEYS = {
 }
 
 
+PTX = "1\n1\n0 0 0\n1 0 0\n0 1 0\n0 0 1\n1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n1 2 3 0.5\n"
+
+
 def test_the_skin_has_the_functions_names() -> None:
     function = inspect.signature(registration.register).parameters
     skin = inspect.signature(register.register).parameters
@@ -345,6 +348,9 @@ def test_several_sources_to_one_target(
     held = json.loads((tmp_path / "r.json").read_text())
     assert [item["source"] for item in held] == [str(source), str(other)]
     assert len(io.read(tmp_path / "m.ply")) == 500 + 500 + 600
+    (tmp_path / "scan.ptx").write_text(PTX)
+    run("register", source, tmp_path / "scan.ptx", target, "-o", tmp_path / "out")
+    assert len(io.read(tmp_path / "out" / "scan.ptx.ply")) == 1  # a format that is only read
     assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
     assert "it shows one source" in run(*command, "--picture", tmp_path / "p.png").err
 
@@ -356,7 +362,8 @@ def test_merged_clouds_keep_what_all_have(
     io.write(
         clouds[1], replace(target, attributes={"red": np.arange(600) % 200, "t": np.ones(600)})
     )
-    run("register", *clouds, "--merge", tmp_path / "m.ply")
+    outcome = run("register", *clouds, "--merge", tmp_path / "m.ply")
+    assert "the merged cloud is without nx, ny, nz, t, which not all clouds have" in outcome.err
     merged = io.read(tmp_path / "m.ply")
     assert list(merged.attributes) == ["red"]
     np.testing.assert_array_equal(merged.points[:600], target.points)

@@ -39,6 +39,16 @@ def test_without_a_pose_it_converts(run: Run, tmp_path: Path) -> None:
     np.testing.assert_array_equal(io.read(tmp_path / "b.pcd").points, np.eye(3))
 
 
+def test_another_frame_has_no_reference_system(run: Run, pose: Path, tmp_path: Path) -> None:
+    pytest.importorskip("laspy", reason="vbreg[io] is not installed")
+    io.write(tmp_path / "a.las", PointCloud(np.eye(3), crs={2112: b"utm"}))
+    outcome = run("transform", tmp_path / "a.las", pose, "-o", tmp_path / "b.las")
+    assert "the coordinate reference system is left out" in outcome.err
+    assert not io.read(tmp_path / "b.las").crs
+    assert run("transform", tmp_path / "a.las", "-o", tmp_path / "c.laz").err == ""
+    assert io.read(tmp_path / "c.laz").crs == {2112: b"utm"}
+
+
 def test_mistakes_are_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
     out = ["-o", tmp_path / "a.ply"]
     missing = tmp_path / "none.json"

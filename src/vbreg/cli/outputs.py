@@ -6,6 +6,7 @@ A file that cannot be written is one line on stderr; the poses and all other fil
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from vbreg.cli.console import (
     stdout_console,
 )
 from vbreg.cli.results import as_json, print_result, write_json
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.types import PointCloud, Registration
 
 
@@ -55,9 +56,17 @@ class Outputs:
         return [*moved, *([] if self.merge is None else [self.merge])]
 
     def moved(self, path: Path, several: bool) -> Path:
-        """Return where a source goes once it is moved."""
+        """Return where a source goes once it is moved.
+
+        Of several it is a file of the same name, or a .ply where its format is only read.
+        """
+        from vbreg.io import FORMATS
+
         assert self.output is not None
-        return self.output / path.name if several else self.output
+        if not several:
+            return self.output
+        written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
+        return self.output / (path.name if written else f"{path.name}.ply")
 
     @property
     def prints(self) -> bool:
@@ -120,10 +129,13 @@ def write_clouds(
 
 
 def merged(clouds: Sequence[PointCloud]) -> PointCloud:
-    """Join clouds of one frame, with the attributes that all of them have."""
+    """Join clouds of one frame, with the attributes that all have; warn of the others."""
     names = [n for n in clouds[0].attributes if all(n in c.attributes for c in clouds)]
     shapes = {n: {c.attributes[n].shape[1:] for c in clouds} for n in names}
     kept = [name for name in names if len(shapes[name]) == 1]
+    if others := sorted({name for c in clouds for name in c.attributes} - set(kept)):
+        text = f"the merged cloud is without {', '.join(others)}, which not all clouds have"
+        warnings.warn(text, VBRegWarning, stacklevel=2)
     return PointCloud(
         np.concatenate([cloud.points for cloud in clouds]),
         {name: np.concatenate([cloud.attributes[name] for cloud in clouds]) for name in kept},

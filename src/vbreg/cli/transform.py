@@ -47,10 +47,14 @@ def transform(
     T = np.eye(4) if pose is None else io.read_pose(pose)
     T = np.asarray(np.linalg.inv(T), dtype=np.float64) if inverse else T
     with collected_warnings() as said:
-        moved = io.read(cloud)
-        moved = moved if pose is None else moved.transformed(T)
+        read = io.read(cloud)
+        moved = read if pose is None else read.transformed(T)
         io.write(output, moved, coordinates=coordinates)
     if not quiet:
         print_row(stdout_console(), "wrote", f"{output}, {len(moved)} points")
+    if read.crs and not moved.crs:
+        said.append(
+            "the coordinate reference system is left out: the cloud is in another frame now"
+        )
     for warning in said:
         complain("warning", warning)
