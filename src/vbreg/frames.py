@@ -19,7 +19,7 @@ from vbreg.inputs import MIN_MATCHES, Cloud, load_points
 from vbreg.types import Bool, Float64
 
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
-STRAY_REACH = 50.0  # times that distance, beyond which a point belongs to nothing
+STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
 MIN_STRAY_CLOUD = 200  # points, below which nobody can tell
 MAX_SAMPLE = 100_000  # points that suffice to tell a cloud's size
 THOUSAND = (300.0, 3000.0)  # the ratio of millimetres to metres, for clouds that overlap in part
@@ -49,8 +49,9 @@ class LocalCloud:
         if strays.any():
             kept = kept[~strays]
             warnings.warn(
-                f"{int(strays.sum())} points of {role} lie more than {STRAY_REACH:g} times as far "
-                "from its middle as nearly all others, and are left out",
+                f"{int(strays.sum())} of {len(points)} points of {role} lie more than "
+                f"{STRAY_REACH:g} times as far from its middle as nearly all others, and are left "
+                "out",
                 VBRegWarning,
                 stacklevel=4,
             )
