@@ -238,19 +238,8 @@ class VBReg:
 
         With a `seed`, which latent features are sampled for a problem depends on the batch.
         """
-        for name, given in (("sources", sources), ("targets", targets)):
-            if not isinstance(given, Sequence | np.ndarray | torch.Tensor):
-                raise VBRegError(
-                    f"{name} is a {type(given).__name__}: expected a list of points (N, 3) each"
-                )
+        _check_batch(sources, targets, descriptors)
         check_seed(seed)
-        if len(sources) != len(targets) or not len(sources):
-            raise VBRegError(
-                f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
-                "every problem, and at least one"
-            )
-        if descriptors is not None and len(descriptors) != len(sources):
-            raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
         unit = positive_number(inlier_threshold, "inlier_threshold")
         most = self._max_matches()
         ends = _checked_problems(sources, targets)
@@ -439,6 +428,24 @@ def _choose_model(
 @lru_cache(maxsize=4)
 def _shipped_model(weights: str, device: str) -> VBReg:
     return VBReg.from_pretrained(weights, device=device)
+
+
+def _check_batch(
+    sources: Sequence[Points], targets: Sequence[Points], descriptors: Sequence[Descriptors] | None
+) -> None:
+    """Raise unless there are as many sources as targets, and as many descriptors if any."""
+    for name, given in (("sources", sources), ("targets", targets)):
+        if not isinstance(given, Sequence | np.ndarray | torch.Tensor):
+            raise VBRegError(
+                f"{name} is a {type(given).__name__}: expected a list of points (N, 3) each"
+            )
+    if len(sources) != len(targets) or not len(sources):
+        raise VBRegError(
+            f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
+            "every problem, and at least one"
+        )
+    if descriptors is not None and len(descriptors) != len(sources):
+        raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
 
 
 def _checked_problems(
