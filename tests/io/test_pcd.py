@@ -230,6 +230,16 @@ def test_utm_is_a_choice(tmp_path: Path, utm: PointCloud) -> None:
         io.write(path, utm, coordinates="half")  # type: ignore[arg-type]
 
 
+def test_strays_do_not_hide_what_float32_costs(tmp_path: Path, utm: PointCloud) -> None:
+    """A few zeros make the cloud 5000 km wide, and 25 cm nothing beside that."""
+    points = np.concatenate([np.tile(utm.points, (4, 1)), np.zeros((2, 3))])
+    with pytest.raises(FileFormatError, match=r"would move points by up to 0\.2"):
+        io.write(tmp_path / "a.pcd", points)
+    io.write(tmp_path / "a.pcd", points, coordinates="shifted")
+    back = io.read(tmp_path / "a.pcd").points
+    np.testing.assert_allclose(back[:200], points[:200], rtol=0, atol=1e-5)
+
+
 @pytest.mark.baselines
 def test_open3d_reads_points_colours_and_normals(tmp_path: Path) -> None:
     o3d = pytest.importorskip("open3d")

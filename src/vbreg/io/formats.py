@@ -36,7 +36,9 @@ Coordinates = Literal["float32", "float64", "shifted"]
 Structure = Literal["faces", "grid", "crs"]
 
 MAX_LOSS = 1e-3  # metres that float32 may move a point by before a write is refused
-_UNAVOIDABLE = 1e-7  # of the extent: what float32 costs a cloud about its own middle
+_UNAVOIDABLE = 1e-7  # of the reach: what float32 costs a cloud about its own middle
+_NEARLY_ALL = 0.98  # of the points lie within a cloud's reach
+_STRAY_REACH = 1000.0  # times the reach, beyond which a point belongs to nothing
 _STRUCTURES: dict[Structure, str] = {
     "faces": "the faces of the mesh",
     "grid": "width and height of the organised cloud",
@@ -219,14 +221,16 @@ def _chosen_coordinates(row: Format, wanted: Coordinates | None) -> Coordinates:
 
 
 def _single_precision(row: Format, cloud: PointCloud) -> PointCloud:
-    """Return the cloud with float32 points, if that does not move them."""
+    """Return the cloud with float32 points, if that does not move them; strays do not count."""
     with np.errstate(over="ignore", invalid="ignore"):
         small = cloud.points.astype(np.float32)
-        moved = np.abs(small.astype(np.float64) - cloud.points)
-    worst = float(moved.max(initial=0.0, where=~np.isnan(moved)))
-    finite = cloud.points[np.isfinite(cloud.points).all(axis=1)]
-    extent = float(np.ptp(finite, axis=0).max()) if len(finite) else 0.0
-    if worst > max(MAX_LOSS, _UNAVOIDABLE * extent):
+        finite = np.isfinite(cloud.points).all(axis=1)
+        moved = np.abs(small[finite].astype(np.float64) - cloud.points[finite]).max(axis=1)
+        middle = np.median(cloud.points[finite], axis=0) if finite.any() else np.zeros(3)
+        distance = np.abs(cloud.points[finite] - middle).max(axis=1)
+    reach = float(np.quantile(distance, _NEARLY_ALL)) if len(distance) else 0.0
+    worst = float(moved.max(initial=0.0, where=distance <= _STRAY_REACH * reach))
+    if worst > max(MAX_LOSS, _UNAVOIDABLE * reach):
         ways = [f"coordinates={name!r}" for name in row.coordinates if name != "float32"]
         raise FileFormatError(
             f"float32 would move points by up to {worst:.3g}; expected at most {MAX_LOSS:g}; "

@@ -31,7 +31,7 @@ def shift_path(path: Path) -> Path:
 def choose_shift(points: Float64) -> Float64:
     """Return the middle of the finite points, rounded."""
     finite = points[np.isfinite(points).all(axis=1)]
-    return np.zeros(3) if not len(finite) else np.round(finite.mean(axis=0) / _ROUND) * _ROUND
+    return np.zeros(3) if not len(finite) else np.round(np.median(finite, axis=0) / _ROUND) * _ROUND
 
 
 def write_shift(path: Path, shift: Float64, content: Path) -> None:
