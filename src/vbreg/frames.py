@@ -139,6 +139,12 @@ class Matches:
         origins = self.origins[0][some], self.origins[1][some]
         return replace(self.map(lambda part: part[some]), origins=origins)
 
+    def in_unit(self, T_local: Tensor) -> Tensor:
+        """Return poses (B, 4, 4) in the unit of the user's points, between the local frames."""
+        T = T_local.double().clone()
+        T[:, :3, 3] *= self.unit
+        return T
+
     def to_user(self, T_local: Tensor) -> Float64:
         """Return poses (B, 4, 4) in the unit and the frames of the user's points."""
         T = T_local.double().cpu().numpy().copy()

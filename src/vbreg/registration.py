@@ -46,9 +46,10 @@ from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
 from vbreg.scale import PresetName, Scale
-from vbreg.solver import Solver
+from vbreg.solver import Solution, Solver
 from vbreg.timing import Stopwatch
 from vbreg.types import Correspondences, Float64, Int64, Registration
+from vbreg.uncertainty import Uncertainty, matched_points, shared_planes, uncertainty
 from vbreg.voting import VotingConfig
 
 
@@ -263,6 +264,8 @@ class VBReg:
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
         inliers, confidence = solution.inliers.numpy(), solution.confidence.numpy()
+        with clock("uncertainty"):
+            doubts = [_doubt_of_matches(matches, solution, b) for b in range(len(ends))]
         return [
             Registration(
                 T_target_source=poses[b],
@@ -271,12 +274,13 @@ class VBReg:
                 confidence=confidence[b, : len(source)],
                 score=float(solution.score[b]),
                 inlier_rmse=float(solution.rmse[b]) * unit,
-                determined=bool(solution.determined[b]),
+                determined=bool(solution.determined[b]) and not doubts[b].free_directions,
                 inlier_threshold=unit,
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == most < found[b],
                 timings=clock.seconds,
+                **doubts[b]._asdict(),
             )
             for b, (source, target) in enumerate(ends)
         ]
@@ -308,6 +312,8 @@ class VBReg:
                 f"takes {width}; give the descriptor that it was trained with"
             )
         solution, backend = self._on_device(matches, seed, clock, most)
+        with clock("uncertainty"):
+            doubt = _doubt(matched, matches, solution)
         return Registration(
             T_target_source=matches.to_user(solution.T)[0],
             correspondences=matched.correspondences,
@@ -315,7 +321,7 @@ class VBReg:
             confidence=solution.confidence[0].numpy(),
             score=float(solution.score[0]),
             inlier_rmse=float(solution.rmse[0]) * matches.unit,
-            determined=bool(solution.determined[0]),
+            determined=bool(solution.determined[0]) and not doubt.free_directions,
             inlier_threshold=matches.unit,
             matches_found=matched.matches_found,
             backend=backend,
@@ -325,6 +331,7 @@ class VBReg:
             points_read=points_read,
             points_dropped=points_dropped,
             timings=clock.seconds,
+            **doubt._asdict(),
         )
 
     def _max_matches(self) -> int:
@@ -345,6 +352,32 @@ class VBReg:
             for d, pair in zip(given, ends, strict=True)
         ]
         return [row for row in rows if row is not None]
+
+
+@torch.inference_mode()
+def _doubt(matched: MatchedClouds, matches: Matches, solution: Solution) -> Uncertainty:
+    """Tell how far the pose of two clouds may be off, from the surfaces that they share."""
+    source, target = matched.source, matched.target
+    if source.normals is None or target.normals is None:
+        return _doubt_of_matches(matches, solution, 0)
+    T = matches.in_unit(solution.T)[0]
+    planes = shared_planes(
+        (source.points, source.normals),
+        (target.points, target.normals),
+        T,
+        matched.scale.inlier_threshold,
+    )
+    return uncertainty(planes, matched.scale, target.origin)
+
+
+@torch.inference_mode()
+def _doubt_of_matches(matches: Matches, solution: Solution, problem: int) -> Uncertainty:
+    """Tell how far the pose of a problem may be off, from the matches that agree with it."""
+    rows = solution.inliers[problem]
+    source, target = (end[problem].cpu()[rows] for end in (matches.source, matches.target))
+    T = matches.in_unit(solution.T)[problem]
+    points = matched_points(source * matches.unit, target * matches.unit, T)
+    return uncertainty(points, Scale.of_threshold(matches.unit), matches.origins[1][problem])
 
 
 def _choose_scale(

@@ -25,7 +25,7 @@ from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
-from vbreg.types import Correspondences
+from vbreg.types import Correspondences, FreeDirection
 
 JSON_KEYS = {
     "version": str,
@@ -42,6 +42,8 @@ JSON_KEYS = {
     "inlier_rmse": float,
     "score": float,
     "determined": bool,
+    "free_directions": list,
+    "covariance": list,
     "voxel_size": float,
     "voxel_size_estimated": bool,
     "inlier_threshold": float,
@@ -127,6 +129,7 @@ def test_people_read_the_pose_and_the_evidence(
         "translation 37.42",
         "inliers 120 of 200 correspondences (60.0 %)",
         "score 0.500",
+        "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
         "dropped 1 non-finite points of source",
         "network 0.50",
@@ -152,6 +155,8 @@ def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search
     assert content["inlier_rmse"] == 0.03
     assert content["backend"] == "cpu"
     assert content["memory_limited"] is False
+    np.testing.assert_array_equal(content["covariance"], search.result.covariance)
+    assert content["free_directions"] == []
 
 
 def test_json_in_a_file_is_the_same(
@@ -268,6 +273,17 @@ def test_quiet_says_nothing_but_warnings(
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
     search.result = replace(few, determined=False)
     assert "degrees of freedom" in run("register", *clouds, "-q").err
+
+
+def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    free = (FreeDirection("slides", (1.0, 0.0, 0.0)), FreeDirection("slides", (0.0, 1.0, 0.0)))
+    search.result = replace(search.result, determined=False, free_directions=free)
+    outcome = run("register", *clouds)
+    said = "slides along (1.00, 0.00, 0.00)"
+    assert f"SOURCE {said}, slides along (0.00, 1.00, 0.00)" in outcome.err
+    assert re.search(rf"free +{re.escape(said)}", outcome.out)
+    content = json.loads(run("register", *clouds, "--json", "-").out)
+    assert content["free_directions"] == [str(each) for each in free]
 
 
 def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -181,7 +181,10 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
 def _warn_if_doubtful(result: Registration) -> None:
     """Warn on stderr where the matches say little for the pose."""
     inliers, matches = result.inlier_count, len(result.correspondences)
-    if not result.determined:
+    if result.free_directions:
+        free = ", ".join(map(str, result.free_directions))
+        complain("warning", f"what the scans share does not fix the pose: SOURCE {free}")
+    elif not result.determined:
         complain(
             "warning",
             "the matches do not fix all six degrees of freedom; do not rely on this pose",
