@@ -78,12 +78,13 @@ ALLOWED = {
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
+    "constraints": "errors estimation frames geometry inputs matching types",
     "solver": "backends estimation frames network timing voting",
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
-    "recording": "backends errors frames network solver timing types voting",
+    "recording": "backends errors estimation frames network solver timing types voting",
     "registration": (
-        "backends clouds descriptors errors frames inputs matching network pretrained recording "
-        "scale solver timing types uncertainty voting"
+        "backends clouds constraints descriptors errors frames inputs matching network pretrained "
+        "recording scale solver timing types uncertainty voting"
     ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "

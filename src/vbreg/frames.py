@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vbreg.errors import VBRegError
-from vbreg.inputs import MIN_MATCHES, Cloud, load_points
+from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Float64
 
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
@@ -30,20 +30,25 @@ class LocalCloud:
     dropped: int  # of them, not finite
 
     @staticmethod
-    def of(cloud: Cloud, role: str) -> LocalCloud:
+    def of(cloud: Cloud, role: str, ignore: Ignore | None = None) -> LocalCloud:
         """Move a user's cloud to its middle; `role` names it in an error."""
         points = load_points(cloud, role)
         finite = np.isfinite(points).all(axis=1)
+        left_out = 0
         kept = points[finite]
+        if ignore is not None:
+            ignored = ignored_points(ignore, points, role)[finite]
+            kept, left_out = kept[~ignored], int(ignored.sum())
         if len(kept) < MIN_MATCHES:
             raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}: at least {MIN_MATCHES} "
-                "are needed, and a real scan has thousands; check that the file is the one you "
-                "meant"
+                f"{role} has {len(kept)} finite points of {len(points)}"
+                + (f", with {left_out} ignored" if left_out else "")
+                + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
+                "the file is the one you meant"
             )
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
-        return LocalCloud(local, origin, len(points), len(points) - len(kept))
+        return LocalCloud(local, origin, len(points), int((~finite).sum()))
 
 
 @dataclass(frozen=True, eq=False)

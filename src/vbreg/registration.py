@@ -15,10 +15,12 @@ from typing import get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
+from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
@@ -26,6 +28,7 @@ from vbreg.inputs import (
     MIN_MATCHES,
     Cloud,
     Descriptors,
+    Ignore,
     Points,
     as_descriptors,
     as_matches,
@@ -67,6 +70,11 @@ def register(
     matching: MatchingName | None = None,
     viewpoint: Viewpoint | None = None,
     max_correspondences: int = MAX_CORRESPONDENCES,
+    gravity: Gravity | None = None,
+    guess: ArrayLike | None = None,
+    max_translation: float | None = None,
+    max_rotation: float | None = None,
+    ignore: Ignore | tuple[Ignore | None, Ignore | None] | None = None,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -85,9 +93,17 @@ def register(
     are matched either way with a trained descriptor, and all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
     'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above
-    `max_correspondences`, or what memory can hold, matches are thinned evenly at random. `seed`
-    samples the latent features instead of taking their mean. `on_stage` is told the name of each
-    stage as it begins. The same call gives the same answer.
+    `max_correspondences`, or what memory can hold, matches are thinned evenly at random.
+
+    What you know of the pose: `gravity` is up in the frames of the scans (True or 'z', 'x', 'y',
+    three numbers, or one direction for each scan), and the pose then turns about it alone. The
+    middle of the source is at most `max_translation` from where `guess`, a pose (4, 4), puts it,
+    and the pose at most `max_rotation` degrees from it; without a guess both count from no motion.
+    `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
+    pair of functions, masks (N,) or None.
+
+    `seed` samples the latent features instead of taking their mean. `on_stage` is told the name of
+    each stage as it begins. The same call gives the same answer.
     """
     if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
         raise VBRegError(
@@ -106,10 +122,15 @@ def register(
         )
     if viewpoint is not None:
         check_viewpoint(viewpoint)
+    constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
+    skip = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
-        clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
+        clouds = (
+            LocalCloud.of(source, "source", skip[0]),
+            LocalCloud.of(target, "target", skip[1]),
+        )
     with clock("voxel size"):
         scale = _choose_scale(voxel_size, preset, *clouds)
     if viewpoint is None:
@@ -134,6 +155,7 @@ def register(
         )
     return model.solve(
         matched,
+        constraints=constraints,
         seed=seed,
         clock=clock,
         voxel_size_estimated=voxel_size is None and preset is None,
@@ -289,6 +311,7 @@ class VBReg:
         self,
         matched: MatchedClouds,
         *,
+        constraints: Constraints | None = None,
         seed: int | None = None,
         clock: Stopwatch | None = None,
         voxel_size_estimated: bool = False,
@@ -297,6 +320,9 @@ class VBReg:
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
         clock = clock or Stopwatch()
+        if constraints is not None:
+            with clock("match"):
+                matched = constraints.narrow(matched)
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
@@ -311,7 +337,8 @@ class VBReg:
                 f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
                 f"takes {width}; give the descriptor that it was trained with"
             )
-        solution, backend = self._on_device(matches, seed, clock, most)
+        limits = None if constraints is None else constraints.limits(matches)
+        solution, backend = self._on_device(matches, seed, clock, most, limits)
         with clock("uncertainty"):
             doubt = _doubt(matched, matches, solution)
         return Registration(

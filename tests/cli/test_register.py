@@ -57,7 +57,7 @@ JSON_KEYS = {
 def test_the_skin_has_the_functions_names() -> None:
     function = inspect.signature(registration.register).parameters
     skin = inspect.signature(register.register).parameters
-    assert set(function) - set(skin) == {"model", "on_stage"}
+    assert set(function) - set(skin) == {"model", "on_stage", "ignore"}
     for name in set(function) & set(skin) - {"source", "target"}:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
@@ -197,7 +197,8 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
         *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
-        *("--seed", "3", "--viewpoint", "0,0,1.7"),
+        *("--seed", "3", "--viewpoint", "0,0,1.7", "--gravity", "z"),
+        *("--max-translation", "2.5", "--max-rotation", "30"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -211,6 +212,10 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "matching": "mutual",
         "viewpoint": (0.0, 0.0, 1.7),
         "max_correspondences": 500,
+        "gravity": "z",
+        "guess": None,
+        "max_translation": 2.5,
+        "max_rotation": 30.0,
         "seed": 3,
     }
 

@@ -11,6 +11,14 @@ import typer
 from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
 from vbreg.cli.checks import check_inputs, check_outputs
 from vbreg.cli.console import complain, progress, stdout_console
+from vbreg.cli.constraints import (
+    GravityOption,
+    GuessOption,
+    MaxRotationOption,
+    MaxTranslationOption,
+    gravity_of,
+    guess_of,
+)
 from vbreg.cli.results import as_json, print_result, write_json
 from vbreg.errors import VBRegError
 from vbreg.types import Registration
@@ -24,6 +32,7 @@ EXAMPLES = examples(
     "vbreg register source.ply target.ply -o aligned.ply --picture before_after.png",
     "vbreg register source.pcd target.pcd --preset outdoor",
     "vbreg register source.ply target.ply --voxel-size 0.03 --json - | jq .T_target_source",
+    "vbreg register source.ply target.ply --gravity z --max-translation 5",
 )
 
 
@@ -110,12 +119,17 @@ def register(
     matching: MatchingOption = None,
     viewpoint: ViewpointOption = None,
     max_correspondences: MaxCorrespondencesOption = 8000,
+    gravity: GravityOption = None,
+    guess: GuessOption = None,
+    max_translation: MaxTranslationOption = None,
+    max_rotation: MaxRotationOption = None,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Find the pose of SOURCE in the frame of TARGET."""
     check_inputs(source, target)
     check_outputs(cloud=output, picture=picture, json_path=json_path, inputs=(source, target))
+    up, T_guess = gravity_of(gravity), guess_of(guess)
     with progress(quiet) as stage:
         stage("start torch")
         from vbreg import io, registration, render
@@ -135,6 +149,10 @@ def register(
             matching=matching,
             viewpoint=viewpoint_of(viewpoint),
             max_correspondences=max_correspondences,
+            gravity=up,
+            guess=T_guess,
+            max_translation=max_translation,
+            max_rotation=max_rotation,
             seed=seed,
             on_stage=stage,
         )
