@@ -137,3 +137,23 @@ def test_every_tensor_changes_together() -> None:
 def test_points_and_threshold_of_different_units_are_named(reach: float, unit: float) -> None:
     with pytest.raises(VBRegError, match=r"from their middle, .* same unit"):
         Matches.of_points([reach * np.eye(3)], [np.eye(3)], unit)
+
+
+def test_a_pose_in_the_users_unit_is_between_the_local_frames() -> None:
+    source, target, _ = problem(20, 0, 1.0)
+    matches = Matches.of_points([source], [target], TAU)
+    back = Matches.of_points([source], [target], 1.0)
+    local = torch.eye(4, dtype=torch.float64)[None].clone()
+    local[0, :3, 3] = torch.tensor([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(matches.to_user(local), back.to_user(matches.in_unit(local)))
+    assert local[0, 0, 3] == 1.0  # the caller's is as it was
+
+
+def test_ignored_points_are_counted_as_read_and_not_as_dropped() -> None:
+    points = np.random.default_rng(0).random((10, 3))
+    points[2, 0] = np.nan
+    mask = np.zeros(10, dtype=bool)
+    mask[[2, 3]] = True
+    cloud = LocalCloud.of(points, "source", mask)
+    assert (cloud.count, cloud.dropped, len(cloud.points)) == (10, 1, 8)
+    np.testing.assert_allclose(cloud.origin, np.delete(points, [2, 3], axis=0).mean(0))

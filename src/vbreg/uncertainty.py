@@ -29,8 +29,9 @@ MAX_POINTS = 1000  # that are looked at; more say nothing new, since patches cou
 NOISE_SCALE = 1.6  # error of a patch by its residual, fitted by `benchmarks/covariance.py`
 MIN_NOISE = 0.1  # of a patch, in voxels
 MIN_POINTS = 7  # six unknowns, and one that could disagree
-MIN_INFORMATION = 0.003  # per patch; a plane that faces the direction has 1
-MIN_SIGNIFICANCE = 2.0  # of the information, in its own standard deviations
+MIN_INFORMATION = 0.002  # of a direction, per patch; a plane that faces it has 1
+MIN_INFORMATION_OF_NOISE = 0.05  # the same by the squared sine between the normals of both clouds
+MIN_SIGNIFICANCE = 1.0  # of the information, in its own standard deviations
 MIN_TURN = 0.25  # share of turn in a free motion, below which it is a shift
 
 
@@ -107,8 +108,11 @@ def uncertainty(evidence: Evidence, scale: Scale, origin: Float64) -> Uncertaint
     H = torch.einsum("m,mdi,mdj->ij", weights, rows, again)
     information, motions = torch.linalg.eigh((H + H.T) / 2)
     each = ((rows @ motions) * (again @ motions)).sum(1)  # (M, 6) of each point
+    cosine = (evidence.directions * evidence.directions_again).sum(-1).mean(-1)
+    sine2 = (weights * (1 - cosine.square())).sum()
+    least = torch.maximum(MIN_INFORMATION * patches, MIN_INFORMATION_OF_NOISE * sine2)
     deviation = (weights[:, None] * each).square().sum(0).sqrt()
-    free = (information <= MIN_INFORMATION * patches) | (information < MIN_SIGNIFICANCE * deviation)
+    free = (information <= least) | (information < MIN_SIGNIFICANCE * deviation)
     free |= len(points) < MIN_POINTS
     square = (weights * evidence.residuals.square().mean(-1)).sum() / patches.clamp_min(1e-12)
     noise2 = NOISE_SCALE**2 * (square + (MIN_NOISE * scale.voxel_size) ** 2)
