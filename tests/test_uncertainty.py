@@ -261,17 +261,29 @@ def test_errors_of_simulated_matches_are_as_large_as_said() -> None:
     assert 1.0 < np.mean(nees) < 6.0
 
 
+def exponential(xi: Points) -> Points:
+    """The motion of (omega, v), by the exponential of matrices."""
+    x, y, z = xi[:3]
+    wedge = np.zeros((4, 4))
+    wedge[:3] = np.c_[[[0, -z, y], [z, 0, -x], [-y, x, 0]], xi[3:]]
+    return np.asarray(expm(wedge))
+
+
 @pytest.mark.parametrize("size", [1e-9, 1e-3, 0.5, 2.5])
 def test_an_error_is_the_motion_that_mends_it(size: float) -> None:
-    """Against the exponential of matrices."""
     for seed in range(5):
-        xi = np.random.default_rng(seed).normal(size=6)
+        xi, T = np.random.default_rng(seed).normal(size=6), motion(seed)
         xi[:3] *= size / np.linalg.norm(xi[:3])
-        wedge = np.zeros((4, 4))
-        x, y, z = xi[:3]
-        wedge[:3] = np.c_[[[0, -z, y], [z, 0, -x], [-y, x, 0]], xi[3:]]
-        T = motion(seed)
-        np.testing.assert_allclose(small_motion(expm(wedge) @ T, T), xi, atol=1e-9)
+        np.testing.assert_allclose(small_motion(exponential(xi) @ T, T), xi, atol=1e-9)
+
+
+def test_the_adjoint_takes_motions_from_the_right_to_the_left() -> None:
+    """As a pose graph needs it whose motions stand to the right of the pose."""
+    for seed in range(5):
+        xi, T = 0.3 * np.random.default_rng(seed).normal(size=6), motion(seed)
+        np.testing.assert_allclose(
+            exponential(adjoint(T) @ xi) @ T, T @ exponential(xi), atol=1e-12
+        )
 
 
 def test_the_normalised_error_does_not_see_frames() -> None:
