@@ -17,6 +17,7 @@ from vbreg.inputs import (
     as_points,
     check_points,
     finite_rows,
+    ignored_points,
     load_points,
     positive_number,
 )
@@ -161,3 +162,25 @@ def test_masked_coordinates_are_missing() -> None:
 def test_points_in_columns_are_refused() -> None:
     with pytest.raises(VBRegError, match=r"shape \(3, 10\): expected \(N, 3\); transpose it"):
         load_points(POINTS.T, "source")
+
+
+@pytest.mark.parametrize(
+    "ignore",
+    [
+        [True, False, False],
+        np.array([True, False, False]),
+        torch.tensor([True, False, False]),
+        lambda points: points[:, 0] < 1,
+        lambda points: torch.from_numpy(points)[:, 0] < 1,
+    ],
+)
+def test_points_to_ignore_come_in_many_forms(ignore: object) -> None:
+    points = np.arange(9.0).reshape(3, 3)
+    mask = ignored_points(ignore, points, "source")  # type: ignore[arg-type]
+    assert mask.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("ignore", [[0, 1, 2], [True], "all", lambda points: None])
+def test_what_tells_no_points_is_named(ignore: object) -> None:
+    with pytest.raises(VBRegError, match=r"ignore for target .* each of its 3 points"):
+        ignored_points(ignore, np.zeros((3, 3)), "target")  # type: ignore[arg-type]

@@ -78,17 +78,19 @@ ALLOWED = {
     "descriptors": "backends clouds errors inputs scale weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
+    "uncertainty": "backends geometry scale types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
+    "constraints": "errors estimation frames geometry inputs matching types",
     "solver": "backends estimation frames network timing voting",
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
-    "recording": "backends errors frames network solver timing types voting",
+    "recording": "backends errors estimation frames network solver timing types voting",
     "registration": (
-        "backends clouds descriptors errors frames inputs matching network pretrained recording "
-        "scale solver timing types voting"
+        "backends clouds constraints descriptors errors frames inputs matching network pretrained "
+        "recording scale solver timing types uncertainty voting"
     ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
-        "scale types voting"
+        "scale types uncertainty voting"
     ),
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
@@ -107,7 +109,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends benchmark clouds demo errors experiments io methods metrics registration "
-        "render training types"
+        "render training types uncertainty"
     ),
     "__main__": "cli",
 }

@@ -57,6 +57,9 @@ def test_numbers_are_pythons_own(estimated: Registration) -> None:
     assert {name: type(getattr(estimated, name)) for name in kinds} == kinds
     assert estimated.T_target_source.shape == (4, 4)
     assert estimated.T_target_source.dtype == np.float64
+    assert estimated.covariance is not None
+    assert estimated.covariance.shape == (6, 6)
+    assert estimated.covariance.dtype == np.float64
     assert estimated.inliers.dtype == np.bool_
     assert estimated.confidence.dtype == np.float32
     assert all(type(seconds) is float for seconds in estimated.timings.values())

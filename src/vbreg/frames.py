@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vbreg.errors import VBRegError, VBRegWarning
-from vbreg.inputs import MIN_MATCHES, Cloud, load_points
+from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
 
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
@@ -33,18 +33,22 @@ class LocalCloud:
     points: Tensor  # (N, 3) float32, CPU
     origin: Float64  # (3,)
     count: int  # of points read
-    dropped: int  # of them, not finite or strays
+    dropped: int  # of them, not finite or strays; those to ignore are not among them
 
     @staticmethod
-    def of(cloud: Cloud, role: str) -> LocalCloud:
+    def of(cloud: Cloud, role: str, ignore: Ignore | None = None) -> LocalCloud:
         """Move a user's cloud to its middle; `role` names it in an error.
 
-        A few points that lie very far from all others are left out, with a warning: a scanner's
-        zeros would else make the cloud as wide as its distance from the origin.
+        Points to ignore are left out. So are a few that lie very far from all others, with a
+        warning: a scanner's zeros would else make the cloud as wide as its distance from the
+        origin.
         """
         points = load_points(cloud, role)
         finite = np.isfinite(points).all(axis=1)
-        kept = points[finite]
+        kept, left_out = points[finite], 0
+        if ignore is not None:
+            ignored = ignored_points(ignore, points, role)[finite]
+            kept, left_out = kept[~ignored], int(ignored.sum())
         strays = _strays(kept)
         if strays.any():
             kept = kept[~strays]
@@ -57,13 +61,14 @@ class LocalCloud:
             )
         if len(kept) < MIN_MATCHES:
             raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}: at least {MIN_MATCHES} "
-                "are needed, and a real scan has thousands; check that the file is the one you "
-                "meant"
+                f"{role} has {len(kept)} finite points of {len(points)}"
+                + (f", with {left_out} ignored" if left_out else "")
+                + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
+                "the file is the one you meant"
             )
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
-        return LocalCloud(local, origin, len(points), len(points) - len(kept))
+        return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +163,12 @@ class Matches:
         some = slice(start, start + count)
         origins = self.origins[0][some], self.origins[1][some]
         return replace(self.map(lambda part: part[some]), origins=origins)
+
+    def in_unit(self, T_local: Tensor) -> Tensor:
+        """Return poses (B, 4, 4) in the unit of the user's points, between the local frames."""
+        T = T_local.double().clone()
+        T[:, :3, 3] *= self.unit
+        return T
 
     def to_user(self, T_local: Tensor) -> Float64:
         """Return poses (B, 4, 4) in the unit and the frames of the user's points."""

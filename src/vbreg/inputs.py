@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -31,6 +31,7 @@ class HasPoints(Protocol):
     def points(self) -> ArrayLike: ...
 
 
+Ignore: TypeAlias = "Callable[[Float64], ArrayLike | Tensor] | ArrayLike | Tensor"
 Cloud: TypeAlias = "str | os.PathLike[str] | PointCloud | HasPoints | ArrayLike | Tensor"
 
 
@@ -49,6 +50,19 @@ def load_points(cloud: Cloud, role: str) -> Float64:
     if points.ndim != 2:
         raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
     return points
+
+
+def ignored_points(ignore: Ignore, points: Float64, role: str) -> Bool:
+    """Tell (N,) which points (N, 3) a user wants to leave out, by a function or a mask of them."""
+    given = ignore(points) if callable(ignore) else ignore
+    mask = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if mask.shape != (len(points),) or mask.dtype != np.bool_:
+        what = "a function that returns" if callable(ignore) else "a mask:"
+        raise VBRegError(
+            f"ignore for {role} is {what} {mask.dtype} of shape {mask.shape}: expected True or "
+            f"False for each of its {len(points)} points, True for those to leave out"
+        )
+    return mask
 
 
 def as_points(points: Points, name: str) -> Float64:

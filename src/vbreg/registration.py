@@ -15,10 +15,12 @@ from typing import get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
+from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches, check_units
@@ -26,6 +28,7 @@ from vbreg.inputs import (
     MIN_MATCHES,
     Cloud,
     Descriptors,
+    Ignore,
     Points,
     as_descriptors,
     as_matches,
@@ -49,9 +52,10 @@ from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
 from vbreg.scale import VOXEL_SIZES, PresetName, Scale
-from vbreg.solver import Solver
+from vbreg.solver import Solution, Solver
 from vbreg.timing import Stopwatch
 from vbreg.types import Correspondences, Float64, Int64, Registration
+from vbreg.uncertainty import Uncertainty, matched_points, shared_planes, uncertainty
 from vbreg.voting import VotingConfig
 
 
@@ -69,6 +73,11 @@ def register(
     matching: MatchingName | None = None,
     viewpoint: Viewpoint | None = None,
     max_correspondences: int = MAX_CORRESPONDENCES,
+    gravity: Gravity | None = None,
+    guess: ArrayLike | None = None,
+    max_translation: float | None = None,
+    max_rotation: float | None = None,
+    ignore: Ignore | tuple[Ignore | None, Ignore | None] | None = None,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -87,9 +96,17 @@ def register(
     are matched either way with a trained descriptor, and all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
     'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above
-    `max_correspondences`, or what memory can hold, matches are thinned evenly at random. `seed`
-    samples the latent features instead of taking their mean. `on_stage` is told the name of each
-    stage as it begins. The same call gives the same answer.
+    `max_correspondences`, or what memory can hold, matches are thinned evenly at random.
+
+    What you know of the pose: `gravity` is up in the frames of the scans (True or 'z', 'x', 'y',
+    three numbers, or one direction for each scan), and the pose then turns about it alone. The
+    middle of the source is at most `max_translation` from where `guess`, a pose (4, 4), puts it,
+    and the pose at most `max_rotation` degrees from it; without a guess both count from no motion.
+    `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
+    pair of functions, masks (N,) or None.
+
+    `seed` samples the latent features instead of taking their mean. `on_stage` is told the name of
+    each stage as it begins. The same call gives the same answer.
     """
     _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
     check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
@@ -97,10 +114,15 @@ def register(
         check_viewpoint(viewpoint)
     if voxel_size is not None:
         positive_number(voxel_size, "voxel_size")
+    constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
+    skip = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
-        clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
+        clouds = (
+            LocalCloud.of(source, "source", skip[0]),
+            LocalCloud.of(target, "target", skip[1]),
+        )
     with clock("voxel size"):
         scale = _choose_scale(voxel_size, preset, *clouds)
     if viewpoint is None:
@@ -129,6 +151,7 @@ def register(
         )
     return model.solve(
         matched,
+        constraints=constraints,
         seed=seed,
         clock=clock,
         voxel_size_estimated=voxel_size is None and preset is None,
@@ -262,6 +285,8 @@ class VBReg:
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
         inliers, confidence = solution.inliers.numpy(), solution.confidence.numpy()
+        with clock("uncertainty"):
+            doubts = [_doubt_of_matches(matches, solution, b) for b in range(len(ends))]
         return [
             Registration(
                 T_target_source=poses[b],
@@ -270,12 +295,13 @@ class VBReg:
                 confidence=confidence[b, : len(source)],
                 score=float(solution.score[b]),
                 inlier_rmse=float(solution.rmse[b]) * unit,
-                determined=bool(solution.determined[b]),
+                determined=bool(solution.determined[b]) and not doubts[b].free_directions,
                 inlier_threshold=unit,
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == most < found[b],
                 timings=clock.seconds,
+                **doubts[b]._asdict(),
             )
             for b, (source, target) in enumerate(ends)
         ]
@@ -284,6 +310,7 @@ class VBReg:
         self,
         matched: MatchedClouds,
         *,
+        constraints: Constraints | None = None,
         seed: int | None = None,
         clock: Stopwatch | None = None,
         voxel_size_estimated: bool = False,
@@ -292,6 +319,9 @@ class VBReg:
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
         clock = clock or Stopwatch()
+        if constraints is not None:
+            with clock("match"):
+                matched = constraints.narrow(matched)
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
@@ -306,7 +336,10 @@ class VBReg:
                 f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
                 f"takes {width}; give the descriptor that it was trained with"
             )
-        solution, backend = self._on_device(matches, seed, clock, most)
+        limits = None if constraints is None else constraints.limits(matches)
+        solution, backend = self._on_device(matches, seed, clock, most, limits)
+        with clock("uncertainty"):
+            doubt = _doubt(matched, matches, solution)
         return Registration(
             T_target_source=matches.to_user(solution.T)[0],
             correspondences=matched.correspondences,
@@ -314,7 +347,7 @@ class VBReg:
             confidence=solution.confidence[0].numpy(),
             score=float(solution.score[0]),
             inlier_rmse=float(solution.rmse[0]) * matches.unit,
-            determined=bool(solution.determined[0]),
+            determined=bool(solution.determined[0]) and not doubt.free_directions,
             inlier_threshold=matches.unit,
             matches_found=matched.matches_found,
             backend=backend,
@@ -324,6 +357,7 @@ class VBReg:
             points_read=points_read,
             points_dropped=points_dropped,
             timings=clock.seconds,
+            **doubt._asdict(),
         )
 
     def _max_matches(self) -> int:
@@ -388,6 +422,32 @@ def _check_weights(weights: object) -> None:
             f"weights {weights!r}: expected one of {', '.join(get_args(WeightsName))}, or the path "
             "of a .safetensors file that vbreg wrote"
         )
+
+
+@torch.inference_mode()
+def _doubt(matched: MatchedClouds, matches: Matches, solution: Solution) -> Uncertainty:
+    """Tell how far the pose of two clouds may be off, from the surfaces that they share."""
+    source, target = matched.source, matched.target
+    if source.normals is None or target.normals is None:
+        return _doubt_of_matches(matches, solution, 0)
+    T = matches.in_unit(solution.T)[0]
+    planes = shared_planes(
+        (source.points, source.normals),
+        (target.points, target.normals),
+        T,
+        matched.scale.inlier_threshold,
+    )
+    return uncertainty(planes, matched.scale, target.origin)
+
+
+@torch.inference_mode()
+def _doubt_of_matches(matches: Matches, solution: Solution, problem: int) -> Uncertainty:
+    """Tell how far the pose of a problem may be off, from the matches that agree with it."""
+    rows = solution.inliers[problem]
+    source, target = (end[problem].cpu()[rows] for end in (matches.source, matches.target))
+    T = matches.in_unit(solution.T)[problem]
+    points = matched_points(source * matches.unit, target * matches.unit, T)
+    return uncertainty(points, Scale.of_threshold(matches.unit), matches.origins[1][problem])
 
 
 def _choose_scale(

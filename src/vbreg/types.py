@@ -77,6 +77,21 @@ class Correspondences:
         return f"Correspondences({len(self)})"
 
 
+@dataclass(frozen=True)
+class FreeDirection:
+    """A motion of the source against the target that what they share does not fix."""
+
+    motion: Literal["slides", "turns"]
+    direction: tuple[float, float, float]  # unit, in the target's frame: of the shift, of the axis
+    through: tuple[float, float, float] | None = None  # a point of the axis of a turn
+
+    def __str__(self) -> str:
+        along = ", ".join(f"{round(x, 2) + 0.0:.2f}" for x in self.direction)  # no -0.00
+        if self.through is None:
+            return f"slides along ({along})"
+        return f"turns about ({along}) through ({', '.join(f'{x:.4g}' for x in self.through)})"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Registration:
     """A pose and the evidence for it."""
@@ -87,7 +102,7 @@ class Registration:
     confidence: Float32  # (N,) the network's inlier probability, known before any pose
     score: float  # mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
     inlier_rmse: float  # root mean square distance of the inliers, in the unit of the clouds
-    determined: bool  # False where the matches do not fix all six degrees of freedom
+    determined: bool  # False where something is left free, or the matches fix no pose at all
     inlier_threshold: float  # tau, in the unit of the clouds
     matches_found: int  # before they were thinned to `len(correspondences)`
     backend: BackendUsed  # that computed it; "external" for other libraries
@@ -97,6 +112,10 @@ class Registration:
     points_read: tuple[int, int] | None = None  # of source, target
     points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
+    # (6, 6) of (omega, v), where exp((omega, v)^) T_target_source is the true pose: radians and the
+    # unit of the clouds, in the target's frame, about its origin. None for compared methods.
+    covariance: Float64 | None = None
+    free_directions: tuple[FreeDirection, ...] = ()  # motions that what both clouds share allows
 
     @property
     def inlier_count(self) -> int:

@@ -25,7 +25,7 @@ from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
-from vbreg.types import Correspondences
+from vbreg.types import Correspondences, FreeDirection
 
 JSON_KEYS = {
     "version": str,
@@ -42,6 +42,8 @@ JSON_KEYS = {
     "inlier_rmse": float,
     "score": float,
     "determined": bool,
+    "free_directions": list,
+    "covariance": list,
     "voxel_size": float,
     "voxel_size_estimated": bool,
     "inlier_threshold": float,
@@ -59,7 +61,7 @@ PTX = "1\n1\n0 0 0\n1 0 0\n0 1 0\n0 0 1\n1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n1 2
 def test_the_skin_has_the_functions_names() -> None:
     function = inspect.signature(registration.register).parameters
     skin = inspect.signature(register.register).parameters
-    assert set(function) - set(skin) == {"model", "on_stage"}
+    assert set(function) - set(skin) == {"model", "on_stage", "ignore"}
     for name in set(function) & set(skin) - {"source", "target"}:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
@@ -131,6 +133,7 @@ def test_people_read_the_pose_and_the_evidence(
         "translation 37.42",
         "inliers 120 of 200 correspondences (60.0 %)",
         "score 0.500",
+        "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
         "dropped 1 points of source, not finite",
         "network 0.50",
@@ -156,6 +159,8 @@ def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search
     assert content["inlier_rmse"] == 0.03
     assert content["backend"] == "cpu"
     assert content["memory_limited"] is False
+    np.testing.assert_array_equal(content["covariance"], search.result.covariance)
+    assert content["free_directions"] == []
 
 
 def test_json_in_a_file_is_the_same(
@@ -196,7 +201,8 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
         *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
-        *("--seed", "3", "--viewpoint", "0,0,1.7"),
+        *("--seed", "3", "--viewpoint", "0,0,1.7", "--gravity", "z"),
+        *("--max-translation", "2.5", "--max-rotation", "30"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -210,6 +216,10 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "matching": "mutual",
         "viewpoint": (0.0, 0.0, 1.7),
         "max_correspondences": 500,
+        "gravity": "z",
+        "guess": None,
+        "max_translation": 2.5,
+        "max_rotation": 30.0,
         "seed": 3,
     }
 
@@ -410,6 +420,17 @@ def test_large_coordinates_in_a_pcd_are_a_choice(
     assert run(*command, "--coordinates", "shifted").code == 0
     moved = search.result.apply_to(io.read(clouds[0])).points
     np.testing.assert_allclose(io.read(tmp_path / "a.pcd").points, moved, rtol=0, atol=1e-3)
+
+
+def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    free = (FreeDirection("slides", (1.0, 0.0, 0.0)), FreeDirection("slides", (0.0, 1.0, 0.0)))
+    search.result = replace(search.result, determined=False, free_directions=free)
+    outcome = run("register", *clouds)
+    said = "slides along (1.00, 0.00, 0.00)"
+    assert f"SOURCE {said}, slides along (0.00, 1.00, 0.00)" in outcome.err
+    assert re.search(rf"free +{re.escape(said)}", outcome.out)
+    content = json.loads(run("register", *clouds, "--json", "-").out)
+    assert content["free_directions"] == [str(each) for each in free]
 
 
 def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -19,6 +19,14 @@ from vbreg.cli.app import (
 )
 from vbreg.cli.checks import check_inputs, check_outputs
 from vbreg.cli.console import collected_warnings, complain, progress
+from vbreg.cli.constraints import (
+    GravityOption,
+    GuessOption,
+    MaxRotationOption,
+    MaxTranslationOption,
+    gravity_of,
+    guess_of,
+)
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_poses
 from vbreg.errors import FileFormatError, VBRegError
@@ -35,6 +43,7 @@ EXAMPLES = examples(
     "vbreg register source.ply target.ply --voxel-size 0.03 --json - | jq .T_target_source",
     "vbreg register scan1.ply scan2.ply map.ply -o aligned/ --merge all.ply",
     "vbreg register source.pcd target.pcd --crop 40 --crop target:-5,-5,0,5,5,3",
+    "vbreg register source.ply target.ply --gravity z --max-translation 5",
 )
 
 
@@ -145,6 +154,10 @@ def register(
     matching: MatchingOption = None,
     viewpoint: ViewpointOption = None,
     max_correspondences: MaxCorrespondencesOption = 8000,
+    gravity: GravityOption = None,
+    guess: GuessOption = None,
+    max_translation: MaxTranslationOption = None,
+    max_rotation: MaxRotationOption = None,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -162,6 +175,10 @@ def register(
         "matching": matching,
         "viewpoint": viewpoint_of(viewpoint),
         "max_correspondences": max_correspondences,
+        "gravity": gravity_of(gravity),
+        "guess": guess_of(guess),
+        "max_translation": max_translation,
+        "max_rotation": max_rotation,
         "seed": seed,
     }
     if not several:
@@ -264,8 +281,11 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
 
 
 def _doubts(result: Registration) -> list[str]:
-    """Say where the matches say little for the pose."""
+    """Say where the scans leave the pose free, or the matches say little for it."""
     inliers, matches = result.inlier_count, len(result.correspondences)
+    if result.free_directions:
+        free = ", ".join(map(str, result.free_directions))
+        return [f"what the scans share does not fix the pose: SOURCE {free}"]
     if not result.determined:
         return ["the matches do not fix all six degrees of freedom; do not rely on this pose"]
     if inliers < max(MIN_INLIERS, MIN_INLIER_SHARE * matches):

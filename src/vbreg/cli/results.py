@@ -34,6 +34,10 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
     print_row(console, "translation", f"{length:.4g}")
     print_row(console, "inliers", _inliers(result))
     print_row(console, "score", f"{result.score:.3f}")
+    if result.covariance is not None and result.inlier_count:
+        print_row(console, "uncertainty", _standard_deviation(result, result.covariance))
+    for free in result.free_directions:
+        print_row(console, "free", str(free))
     print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
@@ -67,6 +71,8 @@ def as_json(
         "inlier_rmse": result.inlier_rmse,
         "score": result.score,
         "determined": result.determined,
+        "free_directions": [str(free) for free in result.free_directions],
+        "covariance": None if result.covariance is None else result.covariance.tolist(),
         "voxel_size": result.voxel_size,
         "voxel_size_estimated": result.voxel_size_estimated,
         "inlier_threshold": result.inlier_threshold,
@@ -118,6 +124,18 @@ def _inliers(result: Registration) -> str:
     if result.matches_found > matches:
         said += f", thinned from {result.matches_found}"
     return said
+
+
+def _standard_deviation(result: Registration, covariance: Float64) -> str:
+    """Say how far the pose may be off where the matches are that agree with it."""
+    from vbreg.uncertainty import moved_to
+
+    middle = result.correspondences.target[result.inliers].mean(0)
+    turn, shift = np.split(np.diag(moved_to(covariance, middle)), 2)
+    return (
+        f"{np.degrees(np.sqrt(turn.sum())):.2g} deg and {np.sqrt(shift.sum()):.2g} "
+        "(one standard deviation, at the inliers)"
+    )
 
 
 def _print_timings(console: Console, timings: Mapping[str, float]) -> None:
