@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -58,6 +58,8 @@ from vbreg.types import Correspondences, Float64, Int64, Registration
 from vbreg.uncertainty import Uncertainty, matched_points, shared_planes, uncertainty
 from vbreg.voting import VotingConfig
 
+IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
+
 
 def register(
     source: Cloud,
@@ -77,7 +79,7 @@ def register(
     guess: ArrayLike | None = None,
     max_translation: float | None = None,
     max_rotation: float | None = None,
-    ignore: Ignore | tuple[Ignore | None, Ignore | None] | None = None,
+    ignore: Ignore | IgnorePair | None = None,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -109,20 +111,12 @@ def register(
     each stage as it begins. The same call gives the same answer.
     """
     _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
-    check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
-    if viewpoint is not None:
-        check_viewpoint(viewpoint)
-    if voxel_size is not None:
-        positive_number(voxel_size, "voxel_size")
+    _check_numbers(max_correspondences, viewpoint, voxel_size)
     constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
-    skip = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
-        clouds = (
-            LocalCloud.of(source, "source", skip[0]),
-            LocalCloud.of(target, "target", skip[1]),
-        )
+        clouds = _local_clouds(source, target, ignore)
     with clock("voxel size"):
         scale = _choose_scale(voxel_size, preset, *clouds)
     if viewpoint is None:
@@ -416,6 +410,17 @@ def _check_options(
         )
 
 
+def _check_numbers(
+    max_correspondences: object, viewpoint: Viewpoint | None, voxel_size: object
+) -> None:
+    """Raise where a number of `register` is out of its range, before any work begins."""
+    check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
+    if viewpoint is not None:
+        check_viewpoint(viewpoint)
+    if voxel_size is not None:
+        positive_number(voxel_size, "voxel_size")
+
+
 def _check_weights(weights: object) -> None:
     if not isinstance(weights, str | os.PathLike):
         raise VBRegError(
@@ -448,6 +453,14 @@ def _doubt_of_matches(matches: Matches, solution: Solution, problem: int) -> Unc
     T = matches.in_unit(solution.T)[problem]
     points = matched_points(source * matches.unit, target * matches.unit, T)
     return uncertainty(points, Scale.of_threshold(matches.unit), matches.origins[1][problem])
+
+
+def _local_clouds(
+    source: Cloud, target: Cloud, ignore: Ignore | IgnorePair | None
+) -> tuple[LocalCloud, LocalCloud]:
+    """Move both clouds to their middles, without the points to ignore."""
+    pair = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
+    return LocalCloud.of(source, "source", pair[0]), LocalCloud.of(target, "target", pair[1])
 
 
 def _choose_scale(
