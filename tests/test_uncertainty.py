@@ -15,11 +15,10 @@ from vbreg import demo, register
 from vbreg.geometry import random_rotation
 from vbreg.registration import VBReg
 from vbreg.scale import Scale
-from vbreg.types import FreeDirection
+from vbreg.types import FreeDirection, Uncertainty
 from vbreg.uncertainty import (
     MIN_POINTS,
     Evidence,
-    Uncertainty,
     adjoint,
     matched_points,
     moved_to,

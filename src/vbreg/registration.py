@@ -16,6 +16,7 @@ from typing import TypeAlias, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
@@ -52,10 +53,10 @@ from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
 from vbreg.scale import VOXEL_SIZES, PresetName, Scale
-from vbreg.solver import Solution, Solver
+from vbreg.solver import Solver
 from vbreg.timing import Stopwatch
-from vbreg.types import Correspondences, Float64, Int64, Registration
-from vbreg.uncertainty import Uncertainty, matched_points, shared_planes, uncertainty
+from vbreg.types import Correspondences, Float64, Int64, Registration, Uncertainty
+from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.voting import VotingConfig
 
 IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
@@ -279,8 +280,6 @@ class VBReg:
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
         inliers, confidence = solution.inliers.numpy(), solution.confidence.numpy()
-        with clock("uncertainty"):
-            doubts = [_doubt_of_matches(matches, solution, b) for b in range(len(ends))]
         return [
             Registration(
                 T_target_source=poses[b],
@@ -289,13 +288,13 @@ class VBReg:
                 confidence=confidence[b, : len(source)],
                 score=float(solution.score[b]),
                 inlier_rmse=float(solution.rmse[b]) * unit,
-                determined=bool(solution.determined[b]) and not doubts[b].free_directions,
+                fixed=bool(solution.determined[b]),
                 inlier_threshold=unit,
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == most < found[b],
                 timings=clock.seconds,
-                **doubts[b]._asdict(),
+                doubt=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
         ]
@@ -333,7 +332,7 @@ class VBReg:
         limits = None if constraints is None else constraints.limits(matches)
         solution, backend = self._on_device(matches, seed, clock, most, limits)
         with clock("uncertainty"):
-            doubt = _doubt(matched, matches, solution)
+            shared = _doubt_of_surfaces(matched, matches.in_unit(solution.T)[0])
         return Registration(
             T_target_source=matches.to_user(solution.T)[0],
             correspondences=matched.correspondences,
@@ -341,7 +340,7 @@ class VBReg:
             confidence=solution.confidence[0].numpy(),
             score=float(solution.score[0]),
             inlier_rmse=float(solution.rmse[0]) * matches.unit,
-            determined=bool(solution.determined[0]) and not doubt.free_directions,
+            fixed=bool(solution.determined[0]),
             inlier_threshold=matches.unit,
             matches_found=matched.matches_found,
             backend=backend,
@@ -351,7 +350,7 @@ class VBReg:
             points_read=points_read,
             points_dropped=points_dropped,
             timings=clock.seconds,
-            **doubt._asdict(),
+            doubt=shared or uncertainty_of_inliers,
         )
 
     def _max_matches(self) -> int:
@@ -430,29 +429,21 @@ def _check_weights(weights: object) -> None:
 
 
 @torch.inference_mode()
-def _doubt(matched: MatchedClouds, matches: Matches, solution: Solution) -> Uncertainty:
-    """Tell how far the pose of two clouds may be off, from the surfaces that they share."""
+def _doubt_of_surfaces(matched: MatchedClouds, T_local: Tensor) -> Uncertainty | None:
+    """Tell how far a pose may be off from the surfaces that clouds share; None without normals.
+
+    It is computed at once, where the clouds are: a result does not hold them.
+    """
     source, target = matched.source, matched.target
     if source.normals is None or target.normals is None:
-        return _doubt_of_matches(matches, solution, 0)
-    T = matches.in_unit(solution.T)[0]
+        return None
     planes = shared_planes(
         (source.points, source.normals),
         (target.points, target.normals),
-        T,
+        T_local,
         matched.scale.inlier_threshold,
     )
     return uncertainty(planes, matched.scale, target.origin)
-
-
-@torch.inference_mode()
-def _doubt_of_matches(matches: Matches, solution: Solution, problem: int) -> Uncertainty:
-    """Tell how far the pose of a problem may be off, from the matches that agree with it."""
-    rows = solution.inliers[problem]
-    source, target = (end[problem].cpu()[rows] for end in (matches.source, matches.target))
-    T = matches.in_unit(solution.T)[problem]
-    points = matched_points(source * matches.unit, target * matches.unit, T)
-    return uncertainty(points, Scale.of_threshold(matches.unit), matches.origins[1][problem])
 
 
 def _local_clouds(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,6 +93,15 @@ class FreeDirection:
         return f"turns about ({along}) through ({', '.join(f'{x:.4g}' for x in self.through)})"
 
 
+class Uncertainty(NamedTuple):
+    """How far a pose may be off."""
+
+    # (6, 6) of (omega, v), where exp((omega, v)^) T_target_source is the true pose: radians and the
+    # unit of the clouds, in the target's frame, about its origin.
+    covariance: Float64
+    free_directions: tuple[FreeDirection, ...]  # motions that what both clouds share allows
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Registration:
     """A pose and the evidence for it."""
@@ -102,7 +112,7 @@ class Registration:
     confidence: Float32  # (N,) the network's inlier probability, known before any pose
     score: float  # mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
     inlier_rmse: float  # root mean square distance of the inliers, in the unit of the clouds
-    determined: bool  # False where something is left free, or the matches fix no pose at all
+    fixed: bool  # False where no set of matches fixes all six degrees of freedom
     inlier_threshold: float  # tau, in the unit of the clouds
     matches_found: int  # before they were thinned to `len(correspondences)`
     backend: BackendUsed  # that computed it; "external" for other libraries
@@ -112,10 +122,28 @@ class Registration:
     points_read: tuple[int, int] | None = None  # of source, target
     points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
-    # (6, 6) of (omega, v), where exp((omega, v)^) T_target_source is the true pose: radians and the
-    # unit of the clouds, in the target's frame, about its origin. None for compared methods.
-    covariance: Float64 | None = None
-    free_directions: tuple[FreeDirection, ...] = ()  # motions that what both clouds share allows
+    # How far the pose may be off, or what tells it of this result once it is asked for, so that
+    # those who do not ask need not wait. None for compared methods.
+    doubt: Uncertainty | Callable[[Registration], Uncertainty] | None = None
+
+    @cached_property
+    def _uncertainty(self) -> Uncertainty | None:
+        return self.doubt(self) if callable(self.doubt) else self.doubt
+
+    @property
+    def covariance(self) -> Float64 | None:
+        """The covariance (6, 6) of the pose as `Uncertainty` has it; None for compared methods."""
+        return None if self._uncertainty is None else self._uncertainty.covariance
+
+    @property
+    def free_directions(self) -> tuple[FreeDirection, ...]:
+        """The motions that what both clouds share allows."""
+        return () if self._uncertainty is None else self._uncertainty.free_directions
+
+    @property
+    def determined(self) -> bool:
+        """Whether the matches fix a pose and nothing is left free."""
+        return self.fixed and not self.free_directions
 
     @property
     def inlier_count(self) -> int:

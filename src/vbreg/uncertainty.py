@@ -22,7 +22,7 @@ from torch import Tensor
 from vbreg.backends.neighbors import radius_knn
 from vbreg.geometry import apply
 from vbreg.scale import Scale
-from vbreg.types import Float64, FreeDirection
+from vbreg.types import Float64, FreeDirection, Registration, Uncertainty
 
 MIN_NORMAL_COSINE = 0.8  # of the two normals where clouds share a surface: 37 degrees
 MAX_POINTS = 1000  # that are looked at; more say nothing new, since patches count
@@ -43,13 +43,6 @@ class Evidence(NamedTuple):
     directions_again: Tensor  # (M, D, 3) as the other cloud has them, with noise of its own
     residuals: Tensor  # (M, D) what is left of the distance, along each direction
     extent: float  # root mean square distance of the target's points from their middle
-
-
-class Uncertainty(NamedTuple):
-    """How far a pose may be off."""
-
-    covariance: Float64  # (6, 6) of (omega, v)
-    free_directions: tuple[FreeDirection, ...]
 
 
 def shared_planes(
@@ -123,6 +116,22 @@ def uncertainty(evidence: Evidence, scale: Scale, origin: Float64) -> Uncertaint
     covariance = moved_to(unscaled @ local @ unscaled, -middle)
     names = _named(motions[:, free].cpu().numpy(), middle, radius)
     return Uncertainty((covariance + covariance.T) / 2, names)
+
+
+@torch.inference_mode()
+def uncertainty_of_inliers(result: Registration) -> Uncertainty:
+    """Tell how far a pose may be off from the matches that agree with it alone."""
+    ends = result.correspondences.source, result.correspondences.target
+    finite = np.isfinite(ends).all((0, 2))
+    origins = [end[finite].mean(0) for end in ends]
+    source, target = (
+        torch.from_numpy(end[result.inliers] - origin)
+        for end, origin in zip(ends, origins, strict=True)
+    )
+    T = result.T_target_source.copy()
+    T[:3, 3] += T[:3, :3] @ origins[0] - origins[1]
+    points = matched_points(source, target, torch.from_numpy(T))
+    return uncertainty(points, Scale.of_threshold(result.inlier_threshold), origins[1])
 
 
 def moved_to(covariance: Float64, point: Float64) -> Float64:

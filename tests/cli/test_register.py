@@ -25,7 +25,7 @@ from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
-from vbreg.types import Correspondences, FreeDirection
+from vbreg.types import Correspondences, FreeDirection, Uncertainty
 
 JSON_KEYS = {
     "version": str,
@@ -280,7 +280,7 @@ def test_quiet_says_nothing_but_warnings(
     many = Correspondences(np.zeros((9000, 3)), np.zeros((9000, 3)))
     search.result = replace(few, correspondences=many, inliers=np.arange(9000) < 90)
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
-    search.result = replace(few, determined=False)
+    search.result = replace(few, fixed=False)
     assert "degrees of freedom" in run("register", *clouds, "-q").err
 
 
@@ -424,7 +424,7 @@ def test_large_coordinates_in_a_pcd_are_a_choice(
 
 def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     free = (FreeDirection("slides", (1.0, 0.0, 0.0)), FreeDirection("slides", (0.0, 1.0, 0.0)))
-    search.result = replace(search.result, determined=False, free_directions=free)
+    search.result = replace(search.result, doubt=Uncertainty(np.eye(6), free))
     outcome = run("register", *clouds)
     said = "slides along (1.00, 0.00, 0.00)"
     assert f"SOURCE {said}, slides along (0.00, 1.00, 0.00)" in outcome.err

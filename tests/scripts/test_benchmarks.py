@@ -69,7 +69,7 @@ def test_speed_is_measured_and_written(
     assert backends["vbreg fast"] == "cpu"
     if available("kiss-matcher"):
         assert backends[speed.KISS] == "external"
-    stages = ["network", "vote", "estimate", "refine", "uncertainty"]
+    stages = ["network", "vote", "estimate", "refine"]
     assert [row["stage"] for row in rows["stages"]] == stages
     assert [row["matches"] for row in rows["growth"]] == ["250"]
     recorded = json.loads((output / "run.json").read_text())
