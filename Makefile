@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check tables test-baselines clean
+.PHONY: demo test check coverage tables test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
@@ -16,6 +16,13 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Which lines the tests run, as a table and in htmlcov/.
+coverage: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage html --quiet
+	$(BIN)/python -m coverage report
 
 # The numbers in the documents, from the CSV files in docs/results.
 tables: $(VENV)/.installed-dev
@@ -35,13 +42,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,plots,train]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train]'
 	touch $@ $(VENV)/.installed
 
 .venv-baselines/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-baselines
-	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines]'
+	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines,io,mesh]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-baselines build dist out
+	rm -rf $(VENV) .venv-baselines build dist out htmlcov .coverage*

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vbreg.clouds import (
     estimate_voxel_size,
+    isolated_points,
     normals,
     smallest_eigenvectors,
     voxel_downsample,
@@ -203,6 +204,44 @@ def test_voxel_size_never_falls_below_the_spacing():
     axis = torch.arange(20.0)
     plane = torch.cartesian_prod(axis, axis, torch.zeros(1))
     assert 0.5 < estimate_voxel_size(plane, plane) < 3
+
+
+@pytest.mark.parametrize("count", [1500, 20_000])
+def test_voxel_size_does_not_depend_on_orientation(count):
+    """Thin clouds, whose spacing decides, as well as dense ones."""
+    source, target = room(count, seed=0), room(count, seed=1)
+    turns = [random_rotation(generator=generator(k), dtype=source.dtype) for k in range(6)]
+    sizes = [estimate_voxel_size(source @ R, target @ R.T) for R in turns]
+    assert max(sizes) / min(sizes) < 1.15
+
+
+def test_voxel_size_does_not_depend_on_strays():
+    source, target = room(seed=0), room(seed=1)
+    strays = torch.tensor([[5e5, 5e6, 0.0], [-5e6, 0, 0]], dtype=source.dtype)
+    with_strays = torch.cat([source, strays])
+    expected = estimate_voxel_size(source, target)
+    assert estimate_voxel_size(with_strays, target) == pytest.approx(expected, rel=0.05)
+
+
+def test_of_an_object_and_its_scene_the_object_counts():
+    scene = room(60_000, seed=0)
+    near = (scene - scene[0]).norm(dim=1).argsort()[:3000]
+    of_object = estimate_voxel_size(scene[near], scene[near])
+    of_scene = estimate_voxel_size(scene, scene)
+    both = estimate_voxel_size(scene[near], scene)
+    assert of_scene > 2.2 * of_object
+    assert of_object <= both < 1.5 * of_object
+    assert estimate_voxel_size(scene[::20], scene[near]) > both  # but the spacing of both does
+
+
+def test_points_that_lie_apart_are_found():
+    points = np.random.default_rng(0).random((1000, 3))
+    points[3], points[4] = 20, np.nan
+    apart = isolated_points(points)
+    assert apart[3]
+    assert apart[4]
+    assert apart.sum() < 30
+    assert not isolated_points(points[:3]).any()  # nobody can tell
 
 
 @pytest.mark.parametrize("points", [torch.zeros(0, 3), torch.ones(1, 3), torch.ones(9, 3)])

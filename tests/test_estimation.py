@@ -1,13 +1,22 @@
 """The laws of the estimation, with every backend that computes it."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import Form, make_problem
 from vbreg import compatibility
-from vbreg.estimation import Estimate, best_hypothesis, squared_residuals
-from vbreg.geometry import apply, from_rotation_translation, random_rotation
+from vbreg.estimation import (
+    Estimate,
+    Limits,
+    best_allowed,
+    best_hypothesis,
+    refine,
+    squared_residuals,
+)
+from vbreg.geometry import apply, cross_matrix, from_rotation_translation, random_rotation
 from vbreg.methods.common import is_inlier
 from vbreg.metrics import pose_error
 from vbreg.voting import HypotheticalInliers
@@ -243,3 +252,58 @@ def test_hypotheses_solve_all_sets_at_once(form: Form, dtype: torch.dtype) -> No
     close = {"atol": 1e-5, "rtol": 1e-5} if single else {"atol": 1e-7, "rtol": 1e-7}
     torch.testing.assert_close(T, expected, **close)
     assert float(squared_residuals(T[:, 0], x, y).max()) < (1e-9 if single else 1e-12)
+
+
+# --- within limits
+
+
+def limits(angle: float = math.inf, length: float = math.inf) -> Limits:
+    return Limits(torch.eye(4, dtype=torch.float64), angle, length)
+
+
+def shifted(*lengths: float) -> torch.Tensor:
+    """One problem whose poses are shifts along x."""
+    T = torch.eye(4, dtype=torch.float64).repeat(1, len(lengths), 1, 1)
+    T[0, :, 0, 3] = torch.tensor(lengths)
+    return T
+
+
+def test_limits_tell_which_poses_they_allow() -> None:
+    T = shifted(0.0, 1.0, 3.0)
+    assert limits(length=2.0).allow(T).tolist() == [[True, True, False]]
+    T[0, 1, :3, :3] = torch.linalg.matrix_exp(cross_matrix(torch.tensor([0.0, 0.0, 0.5]).double()))
+    assert limits(angle=0.4).allow(T).tolist() == [[True, False, True]]
+    assert limits(angle=0.6, length=2.0).allow(T).tolist() == [[True, True, False]]
+    assert limits().allow(T).all()
+
+
+def test_the_best_within_limits_is_chosen() -> None:
+    T, score = shifted(5.0, 1.0, 0.5), torch.tensor([[0.9, 0.3, 0.6]], dtype=torch.float64)
+    sound = torch.tensor([[True, True, False]])
+    found = best_allowed(T, sound, score, limits(length=2.0))
+    assert float(found.T[0, 0, 3]) == 1.0
+    assert found.determined.tolist() == [True]
+    everything = best_allowed(T, sound, score, limits())
+    assert torch.equal(everything.T, best_hypothesis(T, sound, score).T)
+
+
+def test_where_no_pose_is_allowed_the_guess_stands() -> None:
+    T, score = shifted(5.0, 6.0), torch.tensor([[0.9, 0.3]], dtype=torch.float64)
+    found = best_allowed(T, torch.ones(1, 2).bool(), score, limits(length=2.0))
+    torch.testing.assert_close(found.T[0], torch.eye(4, dtype=torch.float64))
+    assert found.determined.tolist() == [False]
+
+
+def test_refinement_does_not_leave_the_limits() -> None:
+    problem = make_problem(100, 1.0, noise=0.001)
+    x, y = (torch.from_numpy(p / 0.1)[None] for p in problem[:2])
+    T = torch.from_numpy(problem.T)[None].clone()
+    T[:, :3, 3] /= 0.1
+    start, mask = T.clone(), torch.ones(1, 100).bool()
+    start[:, 0, 3] += 0.5
+    given = Estimate(start, torch.ones(1).bool())
+    narrow = Limits(start[0], max_length=0.2)
+    assert torch.equal(refine(given, x, y, mask, narrow).T, start)
+    wide = refine(given, x, y, mask, Limits(start[0], max_length=1.0))
+    torch.testing.assert_close(wide.T, refine(given, x, y, mask).T)
+    assert float((wide.T - T).abs().max()) < 0.05

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import make_problem
-from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud, Matches
+from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.frames import LocalCloud, Matches, check_units
 
 EAST = np.array([512_345.678, 5_412_345.678, 432.1])  # like UTM
 TAU = 0.25
@@ -137,3 +139,71 @@ def test_every_tensor_changes_together() -> None:
 def test_points_and_threshold_of_different_units_are_named(reach: float, unit: float) -> None:
     with pytest.raises(VBRegError, match=r"from their middle, .* same unit"):
         Matches.of_points([reach * np.eye(3)], [np.eye(3)], unit)
+
+
+def test_strays_are_left_out_and_said() -> None:
+    """Two zeros of a scanner among points at UTM would make the cloud 5000 km wide."""
+    points = np.random.default_rng(0).normal(size=(1000, 3)) + EAST
+    points[[3, 700]] = 0
+    with pytest.warns(VBRegWarning, match="2 of 1000 points of source lie more than 1000 times"):
+        cloud = LocalCloud.of(points, "source")
+    assert (cloud.count, cloud.dropped, len(cloud.points)) == (1000, 2, 998)
+    assert float(cloud.points.abs().max()) < 6
+    expected = np.delete(points, [3, 700], axis=0)
+    np.testing.assert_allclose(cloud.points.numpy() + cloud.origin, expected, atol=1e-5)
+
+
+def test_what_is_merely_far_is_no_stray() -> None:
+    rng = np.random.default_rng(0)
+    distance = rng.exponential(size=(5000, 1)) ** 2  # a scan that thins out
+    directions = rng.normal(size=(5000, 3))
+    points = distance * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert LocalCloud.of(points, "source").dropped == 0
+        few = np.concatenate([np.zeros((10, 3)), np.eye(3) * 1000])
+        assert LocalCloud.of(few, "source").dropped == 0
+
+
+def test_millimetres_against_metres_are_a_question() -> None:
+    points = np.random.default_rng(0).normal(size=(1000, 3))
+    metres, part = LocalCloud.of(points, "source"), LocalCloud.of(points[:500] / 2, "target")
+    check_units(metres, part)
+    millimetres = LocalCloud.of(points * 1000, "target")
+    with pytest.raises(VBRegError, match="is target in millimetres and the other in metres"):
+        check_units(part, millimetres)
+    with pytest.raises(VBRegError, match="is source in millimetres"):
+        check_units(millimetres, metres)
+
+
+def test_a_pose_in_the_users_unit_is_between_the_local_frames() -> None:
+    source, target, _ = problem(20, 0, 1.0)
+    matches = Matches.of_points([source], [target], TAU)
+    back = Matches.of_points([source], [target], 1.0)
+    local = torch.eye(4, dtype=torch.float64)[None].clone()
+    local[0, :3, 3] = torch.tensor([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(matches.to_user(local), back.to_user(matches.in_unit(local)))
+    assert local[0, 0, 3] == 1.0  # the caller's is as it was
+
+
+def test_ignored_points_are_counted_as_read_and_not_as_dropped() -> None:
+    points = np.random.default_rng(0).random((10, 3))
+    points[2, 0] = np.nan
+    mask = np.zeros(10, dtype=bool)
+    mask[[2, 3]] = True
+    cloud = LocalCloud.of(points, "source", mask)
+    assert (cloud.count, cloud.dropped, len(cloud.points)) == (10, 1, 8)
+    np.testing.assert_allclose(cloud.origin, np.delete(points, [2, 3], axis=0).mean(0))
+
+
+def test_strays_and_ignored_points_are_told_apart() -> None:
+    """A stray that is ignored is no longer worth a word."""
+    points = np.random.default_rng(0).normal(size=(1000, 3)) + EAST
+    points[[3, 700]], points[5] = 0, np.nan
+    mask = np.zeros(1000, dtype=bool)
+    mask[[3, 5, 6]] = True
+    with pytest.warns(VBRegWarning, match="1 of 1000 points of source lie more than 1000 times"):
+        cloud = LocalCloud.of(points, "source", mask)
+    assert (cloud.count, cloud.dropped, len(cloud.points)) == (1000, 2, 996)
+    expected = np.delete(points, [3, 5, 6, 700], axis=0)
+    np.testing.assert_allclose(cloud.points.numpy() + cloud.origin, expected, atol=1e-5)

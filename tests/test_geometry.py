@@ -114,3 +114,62 @@ def test_a_plane_is_sound() -> None:
     T, sound = procrustes(x, x, torch.ones(20))
     assert sound
     torch.testing.assert_close(T, torch.eye(4), atol=1e-5, rtol=0)
+
+
+# --- upright
+
+
+def unit(*batch: int, seed: int) -> torch.Tensor:
+    v = torch.randn(*batch, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_upright_pose_is_recovered(seed: int) -> None:
+    """A turn about any axis between any two frames, in a batch."""
+    a, b = unit(seed=seed), unit(seed=seed + 10)
+    R_upright = geometry.turn_between(a, b)
+    angle = torch.tensor([0.3, 3.1, -2.0], dtype=torch.float64)[:, None, None]
+    turn = torch.linalg.matrix_exp(angle * geometry.cross_matrix(b))
+    T = from_rotation_translation(turn @ R_upright, torch.randn(3, 3, dtype=torch.float64))
+    x = torch.randn(3, 20, 3, dtype=torch.float64)
+    found, sound = geometry.upright_procrustes(
+        x, apply(T, x), torch.ones(3, 20).to(x), R_upright, b
+    )
+    torch.testing.assert_close(found, T)
+    assert sound.all()
+
+
+def test_the_upright_pose_is_the_best_of_all_angles() -> None:
+    """Points and weights at random: no other turn about up has a smaller error."""
+    up = unit(seed=1)
+    x, y = torch.randn(2, 15, 3, generator=torch.Generator().manual_seed(0)).double()
+    w = torch.rand(15, generator=torch.Generator().manual_seed(1)).double()
+    found, _ = geometry.upright_procrustes(x, y, w, torch.eye(3).to(x), up)
+    torch.testing.assert_close(found[:3, :3] @ up, up)
+    error = (w * (apply(found, x) - y).square().sum(-1)).sum()
+    mean_x, mean_y = ((w[:, None] * p).sum(0) / w.sum() for p in (x, y))
+    for angle in torch.linspace(0, 2 * math.pi, 50).double():
+        R = torch.linalg.matrix_exp(angle * geometry.cross_matrix(up))
+        other = (w * ((x - mean_x) @ R.T + mean_y - y).square().sum(-1)).sum()
+        assert error <= other + 1e-12
+
+
+def test_points_above_each_other_do_not_fix_a_turn() -> None:
+    up = torch.tensor([0.0, 0.0, 1.0]).double()
+    pole = torch.linspace(0, 1, 6).double()[:, None] * up
+    eye = torch.eye(3).double()
+    for w in (torch.ones(6).double(), torch.zeros(6).double()):
+        T, sound = geometry.upright_procrustes(pole, pole + 1, w, eye, up)
+        assert not sound
+        assert torch.isfinite(T).all()
+
+
+def test_the_smallest_turn_between_directions() -> None:
+    a, b = unit(seed=1), unit(seed=2)
+    for end in (b, a, -a):
+        R = geometry.turn_between(a, end)
+        torch.testing.assert_close(R @ a, end)
+        torch.testing.assert_close(R @ R.T, torch.eye(3).double())
+        assert float(torch.linalg.det(R)) == pytest.approx(1.0)
+        torch.testing.assert_close(geometry.rotation_angle(R), torch.acos((a @ end).clamp(-1, 1)))

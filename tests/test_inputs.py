@@ -17,6 +17,7 @@ from vbreg.inputs import (
     as_points,
     check_points,
     finite_rows,
+    ignored_points,
     load_points,
     positive_number,
 )
@@ -33,8 +34,13 @@ POINTS = np.random.default_rng(0).random((10, 3))
         torch.from_numpy(POINTS).requires_grad_(),
         SimpleNamespace(points=POINTS),
         PointCloud(POINTS),
+        SimpleNamespace(point={"positions": torch.from_numpy(POINTS)}),
+        np.ma.masked_array(POINTS, mask=False),
     ],
-    ids=["array", "list", "tensor", "with gradient", "like open3d", "PointCloud"],
+    ids=[
+        *("array", "list", "tensor", "with gradient", "like open3d", "PointCloud"),
+        *("like open3d's tensor clouds", "masked array"),
+    ],
 )
 def test_clouds_come_in_many_forms(cloud: object) -> None:
     found = load_points(cloud, "source")  # type: ignore[arg-type]
@@ -144,3 +150,37 @@ def test_a_positive_number_becomes_a_float(value: object) -> None:
 def test_tensors_that_are_no_points_are_named(points: torch.Tensor, message: str) -> None:
     with pytest.raises(VBRegError, match=message):
         check_points("points", points)
+
+
+def test_masked_coordinates_are_missing() -> None:
+    masked = np.ma.masked_array(POINTS, mask=POINTS > 0.9)
+    found = load_points(masked, "source")
+    np.testing.assert_array_equal(np.isnan(found), POINTS > 0.9)
+    np.testing.assert_array_equal(found[POINTS <= 0.9], POINTS[POINTS <= 0.9])
+
+
+def test_points_in_columns_are_refused() -> None:
+    with pytest.raises(VBRegError, match=r"shape \(3, 10\): expected \(N, 3\); transpose it"):
+        load_points(POINTS.T, "source")
+
+
+@pytest.mark.parametrize(
+    "ignore",
+    [
+        [True, False, False],
+        np.array([True, False, False]),
+        torch.tensor([True, False, False]),
+        lambda points: points[:, 0] < 1,
+        lambda points: torch.from_numpy(points)[:, 0] < 1,
+    ],
+)
+def test_points_to_ignore_come_in_many_forms(ignore: object) -> None:
+    points = np.arange(9.0).reshape(3, 3)
+    mask = ignored_points(ignore, points, "source")  # type: ignore[arg-type]
+    assert mask.tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("ignore", [[0, 1, 2], [True], "all", lambda points: None])
+def test_what_tells_no_points_is_named(ignore: object) -> None:
+    with pytest.raises(VBRegError, match=r"ignore for target .* each of its 3 points"):
+        ignored_points(ignore, np.zeros((3, 3)), "target")  # type: ignore[arg-type]

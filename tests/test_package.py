@@ -1,9 +1,11 @@
 """Laws of the package as a whole: what it loads, who imports whom, who knows what."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,21 +74,23 @@ ALLOWED = {
     "frames": "errors inputs types",
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
-    "clouds": "backends errors inputs",
+    "clouds": "backends errors inputs types",
     "descriptors": "backends clouds errors inputs scale weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
+    "uncertainty": "backends geometry scale types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
+    "constraints": "errors estimation frames geometry inputs matching types",
     "solver": "backends estimation frames network timing voting",
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
-    "recording": "backends errors frames network solver timing types voting",
+    "recording": "backends errors estimation frames network solver timing types voting",
     "registration": (
-        "backends clouds descriptors errors frames inputs matching network pretrained recording "
-        "scale solver timing types voting"
+        "backends clouds constraints descriptors errors frames inputs matching network pretrained "
+        "recording scale solver timing types uncertainty voting"
     ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
-        "scale types voting"
+        "scale types uncertainty voting"
     ),
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
@@ -105,7 +109,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends benchmark clouds demo errors experiments io methods metrics registration "
-        "render training types"
+        "render training types uncertainty"
     ),
     "__main__": "cli",
 }
@@ -295,12 +299,12 @@ Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # What the sentence of a function may begin with: imperatives alone. Add a verb, never a noun.
 VERBS = {
-    "Align", "Ask", "Begin", "Bring", "Check", "Choose", "Compare", "Compile", "Complain",
+    "Align", "Apply", "Ask", "Begin", "Bring", "Check", "Choose", "Compare", "Compile", "Complain",
     "Compress", "Compute", "Convert", "Copy", "Count", "Cut", "Decode", "Describe", "Draw",
     "Drive", "Drop", "Find", "Fit", "Furnish", "Fuse", "Group", "Hang", "Join", "Keep", "Label",
     "Lay", "Let", "Line", "List", "Load", "Make", "Match", "Move", "Narrow", "Open", "Parse",
     "Place", "Print", "Put", "Raise", "Read", "Refine", "Register", "Repeat", "Return", "Run",
-    "Sample", "Say", "Scan", "Score", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
+    "Sample", "Say", "Scan", "Score", "Send", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
     "Summarise", "Take", "Tell", "Thin", "Train", "Turn", "Weigh", "Write", "Yield",
 }  # fmt: skip
 
@@ -435,3 +439,60 @@ print([callable(f) for f in (
 def test_no_placeholder_is_left_in_the_documents() -> None:
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *SOURCE.rglob("*.md")]:
         assert not re.search(r"[A-Z]+_(TABLE|TIME)|TODO|FIXME", path.read_text()), path
+
+
+# --- what is handed out
+
+MAX_WHEEL_BYTES = 40_000_000  # weights included
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a source archive and a wheel, made from the files that git knows of."""
+    for name in ("build", "hatchling", "twine"):
+        pytest.importorskip(name, reason="vbreg[dev] is not installed")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return folder
+
+
+def test_the_archives_are_in_order_and_small(built: Path) -> None:
+    files = sorted(built.iterdir())
+    assert [path.name.partition("-0.1.0")[2] for path in files] == ["-py3-none-any.whl", ".tar.gz"]
+    assert all(path.stat().st_size < MAX_WHEEL_BYTES for path in files)
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    with tarfile.open(files[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "CITATION.cff", "src/vbreg/py.typed", "tests/test_package.py"} <= names
+
+
+def test_an_installed_wheel_has_all_that_it_needs(built: Path, tmp_path: Path) -> None:
+    wheel = next(built.glob("*.whl"))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run(
+        [*command, "--target", str(tmp_path / "site"), str(wheel)],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    code = """
+import sys, vbreg
+from vbreg import cli, demo, pretrained
+print(vbreg.__file__)
+assert demo.load()[2].shape == (4, 4)
+assert all(pretrained.weights_path(name).is_file() for name in pretrained.WEIGHTS)
+"""
+    search = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
+        cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == str(tmp_path / "site" / "vbreg" / "__init__.py")
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"version: {version[1]}\n" in (ROOT / "CITATION.cff").read_text()

@@ -4,11 +4,13 @@ import pickle
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import vbreg
 from tests.conftest import Problem, make_problem
 from vbreg import Registration, Scale, VBReg, descriptors, register
 from vbreg.backends import devices
@@ -522,11 +524,9 @@ def test_unknown_device_is_named() -> None:
             VBReg.from_pretrained("fast", device="cuda")
 
 
-def test_an_unknown_backend_is_named(
-    small_network: VariationalNonLocalNetwork, problem: Problem
-) -> None:
-    with pytest.raises(VBRegError, match="backend 'opengl': expected one of 'auto', 'plain'"):
-        estimate(VBReg(small_network, backend="opengl"), problem)  # type: ignore[arg-type]
+def test_an_unknown_backend_is_named(small_network: VariationalNonLocalNetwork) -> None:
+    with pytest.raises(VBRegError, match="backend 'opengl': expected one of auto, plain"):
+        VBReg(small_network, backend="opengl")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("backend", "name"), [("auto", "cpu"), ("plain", "plain")])
@@ -683,3 +683,52 @@ def test_scans_of_streets_are_seen_from_their_origin(
     """A scan in UTM coordinates has its origin far away, where no sensor was."""
     points = np.random.default_rng(0).uniform(-20, 20, (500, 3)) + shift
     assert usual_viewpoint(preset, LocalCloud.of(points, "a scan")) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "a"}, "seed 'a': expected a whole number"),
+        ({"seed": 1.5}, r"seed 1\.5"),
+        ({"seed": True}, "seed True"),
+        ({"seed": 2**70}, "of 64 bits"),
+        ({"device": None}, "device None: expected 'auto'"),
+        ({"device": 3.5}, r"device 3\.5"),
+        ({"model": "fast"}, "model is a str: expected a VBReg"),
+        ({"weights": 3}, "weights 3: expected one of universal, fast"),
+        ({"on_stage": 3}, "on_stage is a int: expected a function"),
+        ({"preset": []}, r"preset \[\]: expected one of indoor, outdoor"),
+        ({"keypoints": np.array([1, 2])}, "keypoints .*or 'all'"),
+        ({"voxel_size": True}, "voxel_size True"),
+    ],
+)
+def test_a_wrong_option_is_told_before_any_work(options: dict[str, Any], message: str) -> None:
+    stages: list[str] = []
+    given = {"on_stage": stages.append, **options}
+    with pytest.raises(VBRegError, match=message):
+        vbreg.register("nowhere.ply", "nowhere.ply", **given)  # type: ignore[arg-type]
+    assert not stages
+
+
+@pytest.mark.parametrize("weights", [3, [], object()])
+def test_weights_are_a_name_or_a_path(weights: object) -> None:
+    with pytest.raises(VBRegError, match="expected one of universal, fast, or the path"):
+        VBReg.from_pretrained(weights)  # type: ignore[arg-type]
+    with pytest.raises(VBRegError, match="expected a VariationalNonLocalNetwork"):
+        VBReg(weights)  # type: ignore[arg-type]
+
+
+def test_the_bad_problem_of_a_batch_is_named(
+    small_network: VariationalNonLocalNetwork, problem: Problem
+) -> None:
+    model, ends = VBReg(small_network), (problem.source, problem.target)
+    for bad, message in (
+        (ends[0][:, :2], "problem 1 of the batch: source_points has shape"),
+        (ends[0] * np.nan, "problem 1 of the batch: 0 usable correspondences"),
+        (None, "problem 1 of the batch: source_points is a NoneType"),
+    ):
+        with pytest.raises(VBRegError, match=message):
+            model.estimate_batch([ends[0], bad], [ends[1]] * 2, inlier_threshold=TAU)  # type: ignore[list-item]
+    for sources in (3, (end for end in ends)):
+        with pytest.raises(VBRegError, match="expected a list of points"):
+            model.estimate_batch(sources, [ends[1]], inlier_threshold=TAU)  # type: ignore[arg-type]

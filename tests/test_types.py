@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import make_problem
 from vbreg import Correspondences, PointCloud, Registration, VBReg, VBRegError
 from vbreg.network import VariationalNonLocalNetwork
+from vbreg.types import FreeDirection, Uncertainty
 
 TAU = 0.10
 
@@ -25,7 +27,7 @@ def result(n: int = 200, inliers: int = 120, **changes: object) -> Registration:
         "confidence": np.zeros(n, dtype=np.float32),
         "score": 0.5,
         "inlier_rmse": 0.03,
-        "determined": True,
+        "fixed": True,
         "inlier_threshold": TAU,
         "matches_found": n,
         "backend": "cpu",
@@ -57,6 +59,9 @@ def test_numbers_are_pythons_own(estimated: Registration) -> None:
     assert {name: type(getattr(estimated, name)) for name in kinds} == kinds
     assert estimated.T_target_source.shape == (4, 4)
     assert estimated.T_target_source.dtype == np.float64
+    assert estimated.covariance is not None
+    assert estimated.covariance.shape == (6, 6)
+    assert estimated.covariance.dtype == np.float64
     assert estimated.inliers.dtype == np.bool_
     assert estimated.confidence.dtype == np.float32
     assert all(type(seconds) is float for seconds in estimated.timings.values())
@@ -99,6 +104,34 @@ def test_a_half_turn_has_a_repr() -> None:
     """Rounding may put the cosine beyond -1."""
     T = np.diag([-1.0, -1.0, 1.0, 1.0]) * (1 + 1e-12)
     assert "rotation 180.00 deg" in repr(result(T_target_source=T))
+
+
+def test_doubt_is_told_once_and_only_to_those_who_ask() -> None:
+    asked = []
+
+    def tell(about: Registration) -> Uncertainty:
+        asked.append(about)
+        return Uncertainty(np.eye(6), (FreeDirection("slides", (1.0, 0.0, 0.0)),))
+
+    found = result(doubt=tell)
+    assert found.fitness == 0.6
+    assert not asked
+    assert not found.determined
+    assert [free.motion for free in found.free_directions] == ["slides"]
+    assert found.covariance is found.covariance is not None
+    assert asked == [found]
+
+
+def test_without_doubt_the_matches_have_the_say() -> None:
+    for fixed in (False, True):
+        found = result(fixed=fixed)
+        assert (found.determined, found.covariance, found.free_directions) == (fixed, None, ())
+
+
+def test_results_can_be_sent_elsewhere(estimated: Registration) -> None:
+    """Asked there or here, they say the same."""
+    there = pickle.loads(pickle.dumps(estimated))
+    np.testing.assert_array_equal(there.covariance, estimated.covariance)
 
 
 def test_results_are_frozen() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
         matching,
         metrics,
         network,
+        uncertainty,
         voting,
     )
     from vbreg.registration import VBReg, register
@@ -67,5 +68,6 @@ __all__ = [
     "metrics",
     "network",
     "register",
+    "uncertainty",
     "voting",
 ]

@@ -8,20 +8,34 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from vbreg.backends.neighbors import MAX_CELLS, Neighbors, radius_knn
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
+from vbreg.types import Bool, Float64
 
 SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
 CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
 MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
 MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
+OUTLIER_NEIGHBORS = 16
+OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
+SCALE_STEP = 2**0.5  # of a voxel size to the next that is tried
+REACH_QUANTILE = 0.9  # of the distances from the middle that give the coarsest voxel size
+MAX_REACH = 100.0  # times that distance, beyond which points do not count
+MAX_SIZE_RATIO = 2.0  # of two clouds' own voxel sizes, up to which both count
+GRIDS = (  # orientations of the grids that voxels are counted in; no axis is near another's
+    ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    ((0.36, 0.48, -0.8), (-0.8, 0.6, 0.0), (0.48, 0.64, 0.6)),
+    ((0.28, -0.96, 0.0), (0.576, 0.168, -0.8), (0.768, 0.224, 0.6)),
+)
 
 
 def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
@@ -97,42 +111,83 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
     return F.normalize(torch.where(tiny, eye[2], normal), dim=-1)
 
 
+def isolated_points(
+    points: Float64, neighbors: int = OUTLIER_NEIGHBORS, deviations: float = OUTLIER_DEVIATIONS
+) -> Bool:
+    """Tell (N,) which of the points (N, 3) are not finite or lie apart from all others.
+
+    A point lies apart if the mean distance to its nearest `neighbors` exceeds the mean of all such
+    distances by so many standard deviations.
+    """
+    finite = np.asarray(np.isfinite(points).all(axis=1))
+    apart = ~finite
+    if finite.sum() > neighbors:
+        kept = points[finite]
+        nearest = cKDTree(kept, balanced_tree=False).query(kept, k=neighbors + 1)[0]
+        distance = np.asarray(nearest)[:, 1:].mean(axis=1)  # column 0 is the point itself
+        apart[finite] = distance > distance.mean() + deviations * distance.std()
+    return apart
+
+
 def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
     """Return a voxel size that suits both clouds, from their extent and spacing, to 2 digits.
 
-    Each cloud then has about 4500 voxels on densely sampled surfaces, or as many as its spacing
-    allows. Far, thinly sampled parts do not count, so a street scan keeps its detail.
+    A cloud at its own size has about 4500 voxels on densely sampled surfaces, or as many as its
+    spacing allows. Far, thinly sampled parts do not count, so a street scan keeps its detail. Of
+    clouds whose own sizes differ much the smaller one counts: it may be an object, and the other
+    the scene around it. The size does not fall below the spacing of either.
     """
     sizes = []
     for name, points in (("source", source), ("target", target)):
         check_points(name, points)
-        extent = float((points.amax(0) - points.amin(0)).amax()) if len(points) else 0.0
-        if extent == 0.0:
+        if not len(points) or bool((points == points[0]).all()):
             raise VBRegError(
                 f"the scale of {name} cannot be estimated from {len(points)} points "
                 "without extent: give voxel_size"
             )
-        sizes.append(_own_voxel_size(points, extent))
-    return float(f"{math.sqrt(sizes[0] * sizes[1]):.1e}")
+        sizes.append(_own_voxel_size(points))
+    smaller, larger = sorted(size for size, _ in sizes)
+    size = smaller * math.sqrt(min(larger / smaller, MAX_SIZE_RATIO))
+    size = max(size, *(spacing for _, spacing in sizes))
+    return float(f"{size:.1e}")
 
 
-def _own_voxel_size(points: Tensor, extent: float) -> float:
-    """Return the voxel size for one cloud, searched from coarse to fine in steps of sqrt(2)."""
+def _own_voxel_size(points: Tensor) -> tuple[float, float]:
+    """Return the voxel size for one cloud, and the least size that its spacing allows.
+
+    Sizes are tried from coarse to fine. Nothing depends on how the cloud is turned: the coarsest
+    size follows from distances, and voxels are counted in grids of several orientations.
+    """
     points = points[:: math.ceil(len(points) / MAX_SCALE_SAMPLE)].double()
-    size, before = extent / 2, 1.0
-    tried = []
+    points = points - points.median(0).values
+    distance = torch.linalg.vector_norm(points, dim=-1)
+    reach = float(distance.quantile(REACH_QUANTILE)) or float(distance.amax())
+    points = points[distance <= MAX_REACH * reach]  # strays would make the grid too wide to count
+    size, least = reach / 4, 8 * float(points.abs().amax()) / MAX_CELLS
+    turned = [points @ torch.tensor(R, dtype=points.dtype, device=points.device) for R in GRIDS]
+    tried: list[tuple[float, float]] = []  # voxels on surfaces, size
     while True:
-        size /= math.sqrt(2)
-        voxels, on_surface = _count_voxels(points, size)
-        if on_surface >= SURFACE_VOXELS:
-            excess = math.log(on_surface / SURFACE_VOXELS) / math.log(on_surface / before)
-            return size * 2 ** (excess / 2)  # log-linear between the last two sizes
+        counts = [_count_voxels(each, size) for each in turned]
+        voxels = sum(count for count, _ in counts) / len(counts)
+        on_surface = sum(count for _, count in counts) / len(counts)
         tried.append((on_surface, size))
-        if voxels > MAX_OCCUPANCY * len(points) or size < 4 * extent / MAX_CELLS:
+        if voxels > MAX_OCCUPANCY * len(points) or on_surface >= SURFACE_VOXELS or size < least:
             break
-        before = max(on_surface, 1)
+        size /= SCALE_STEP
+    spacing = size if voxels > MAX_OCCUPANCY * len(points) else 0.0
     most = max(count for count, _ in tried)
-    return min(size for count, size in tried if count >= 0.9 * most)
+    wanted = SURFACE_VOXELS if most >= SURFACE_VOXELS else 0.9 * most
+    at = next(k for k, (count, _) in enumerate(tried) if count >= wanted)
+    return _size_between(tried[max(at - 1, 0)], tried[at], wanted), spacing
+
+
+def _size_between(coarse: tuple[float, float], fine: tuple[float, float], wanted: float) -> float:
+    """Return the size at which so many voxels lie on surfaces, log-linear between two sizes."""
+    few, many = max(coarse[0], 1.0), max(fine[0], 1.0)
+    if many <= few or wanted <= few:
+        return fine[1]
+    share = math.log(wanted / few) / math.log(many / few)
+    return coarse[1] * (fine[1] / coarse[1]) ** share
 
 
 def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:

@@ -21,3 +21,7 @@ class MissingExtraError(VBRegError, ImportError):
             f"{purpose} needs the package '{package}', which is not installed: "
             f"run `pip install 'vbreg[{extra}]'`"
         )
+
+
+class VBRegWarning(UserWarning):
+    """Something that the caller should know about a result that is given all the same."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.compatibility import feature_compatibility, row_chunks, spatial_compatibility
-from vbreg.geometry import apply, procrustes
+from vbreg.geometry import apply, procrustes, rotation_angle, upright_procrustes
 from vbreg.voting import HypotheticalInliers
 
 POWER_ITERATIONS = 10
@@ -28,6 +28,39 @@ class Estimate(NamedTuple):
 
     T: Tensor  # (B, 4, 4)
     determined: Tensor  # (B,) False where no set of matches fixes all six degrees of freedom
+
+
+# Source, target (..., N, 3) and weights (..., N) -> poses (..., 4, 4), and which are fixed (...).
+Fit: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Limits(NamedTuple):
+    """What is known of the poses beforehand, between the local frames, in inlier thresholds."""
+
+    T_guess: Tensor  # (4, 4) from which the next two are counted
+    max_angle: float = math.inf  # radians
+    max_length: float = math.inf  # of the way of the source's origin
+    R_upright: Tensor | None = None  # (3, 3) to turn up in the source to up in the target
+    up: Tensor | None = None  # (3,) of the target
+
+    def to(self, like: Tensor) -> Limits:
+        """Return the same in the precision and on the device of a tensor."""
+        tensors = (self.T_guess, self.R_upright, self.up)
+        T, R, up = (None if part is None else part.to(like) for part in tensors)
+        assert T is not None
+        return self._replace(T_guess=T, R_upright=R, up=up)
+
+    def fit(self, source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Fit poses that keep up upright, where up is known."""
+        if self.R_upright is None or self.up is None:
+            return procrustes(source, target, weights)
+        return upright_procrustes(source, target, weights, self.R_upright, self.up)
+
+    def allow(self, T: Tensor) -> Tensor:
+        """Tell (...) which poses (..., 4, 4) lie within the limits."""
+        angle = rotation_angle(T[..., :3, :3] @ self.T_guess[:3, :3].T)
+        length = torch.linalg.vector_norm(T[..., :3, 3] - self.T_guess[:3, 3], dim=-1)
+        return (angle <= self.max_angle) & (length <= self.max_length)
 
 
 def spectral_weights(
@@ -55,11 +88,15 @@ def spectral_weights(
 
 
 def hypotheses(
-    source: Tensor, target: Tensor, members: HypotheticalInliers, weights: Tensor
+    source: Tensor,
+    target: Tensor,
+    members: HypotheticalInliers,
+    weights: Tensor,
+    fit: Fit = procrustes,
 ) -> tuple[Tensor, Tensor]:
     """Fit one weighted Procrustes pose to each set (Eq. 9) -> T (B, K, 4, 4), sound (B, K)."""
     x, y = take_members(source, members.indices), take_members(target, members.indices)
-    return procrustes(x, y, weights)
+    return fit(x, y, weights)
 
 
 def quadratic_gain(d2: Tensor) -> Tensor:
@@ -111,19 +148,40 @@ def best_hypothesis(T: Tensor, sound: Tensor, score: Tensor) -> Estimate:
     return Estimate(T_best, sound.gather(1, best).squeeze(1))
 
 
-def refine(estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> Estimate:
+def best_allowed(T: Tensor, sound: Tensor, score: Tensor, limits: Limits) -> Estimate:
+    """Choose as `best_hypothesis` within the limits; where none lies there, take the guess."""
+    allowed = limits.allow(T)
+    score = torch.where(allowed, score, -1.0)  # below any guess
+    guess = limits.T_guess.expand(len(T), 1, 4, 4)
+    return best_hypothesis(
+        torch.cat([T, guess], dim=1),
+        F.pad(sound & allowed, (0, 1)),
+        F.pad(score, (0, 1)),
+    )
+
+
+def refine(
+    estimate: Estimate,
+    source: Tensor,
+    target: Tensor,
+    mask: Tensor,
+    limits: Limits | None = None,
+) -> Estimate:
     """Fit to all inliers, re-weighted by 1 / (1 + d^2 / tau^2), until the pose settles.
 
     Stopping at the fixed point, rather than when the number of inliers stays, makes the answer
-    independent of which of the good hypotheses it started from. A problem that has settled, or
-    whose inliers no longer fix a pose, keeps the pose it has.
+    independent of which of the good hypotheses it started from. A problem that has settled, whose
+    inliers no longer fix a pose, or that would leave the limits, keeps the pose it has.
     """
+    fit = procrustes if limits is None else limits.fit
     T, determined = estimate
     active = torch.ones_like(determined)
     for _ in range(MAX_REFINEMENT_ROUNDS):
         d2 = squared_residuals(T, source, target)
-        T_next, sound = procrustes(source, target, ((d2 < 1.0) & mask) / (1.0 + d2))
+        T_next, sound = fit(source, target, ((d2 < 1.0) & mask) / (1.0 + d2))
         active = active & sound
+        if limits is not None:
+            active = active & limits.allow(T_next)
         change = (T_next - T).abs().amax((-1, -2))
         T = torch.where(active[:, None, None], T_next, T)
         determined = determined | active

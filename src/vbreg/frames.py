@@ -6,6 +6,7 @@ own, where float32 holds them; they stay there, and the pose goes back to the us
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vbreg.errors import VBRegError
-from vbreg.inputs import MIN_MATCHES, Cloud, load_points
-from vbreg.types import Float64
+from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
+from vbreg.types import Bool, Float64
 
+NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
+STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
+MIN_STRAY_CLOUD = 200  # points, below which nobody can tell
+MAX_SAMPLE = 100_000  # points that suffice to tell a cloud's size
+THOUSAND = (300.0, 3000.0)  # the ratio of millimetres to metres, for clouds that overlap in part
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
 
@@ -27,23 +33,42 @@ class LocalCloud:
     points: Tensor  # (N, 3) float32, CPU
     origin: Float64  # (3,)
     count: int  # of points read
-    dropped: int  # of them, not finite
+    dropped: int  # of them, not finite or strays; those to ignore are not among them
 
     @staticmethod
-    def of(cloud: Cloud, role: str) -> LocalCloud:
-        """Move a user's cloud to its middle; `role` names it in an error."""
+    def of(cloud: Cloud, role: str, ignore: Ignore | None = None) -> LocalCloud:
+        """Move a user's cloud to its middle; `role` names it in an error.
+
+        Points to ignore are left out. So are a few that lie very far from all others, with a
+        warning: a scanner's zeros would else make the cloud as wide as its distance from the
+        origin.
+        """
         points = load_points(cloud, role)
         finite = np.isfinite(points).all(axis=1)
-        kept = points[finite]
+        kept, left_out = points[finite], 0
+        if ignore is not None:
+            ignored = ignored_points(ignore, points, role)[finite]
+            kept, left_out = kept[~ignored], int(ignored.sum())
+        strays = _strays(kept)
+        if strays.any():
+            kept = kept[~strays]
+            warnings.warn(
+                f"{int(strays.sum())} of {len(points)} points of {role} lie more than "
+                f"{STRAY_REACH:g} times as far from its middle as nearly all others, and are left "
+                "out",
+                VBRegWarning,
+                stacklevel=4,
+            )
         if len(kept) < MIN_MATCHES:
             raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}: at least {MIN_MATCHES} "
-                "are needed, and a real scan has thousands; check that the file is the one you "
-                "meant"
+                f"{role} has {len(kept)} finite points of {len(points)}"
+                + (f", with {left_out} ignored" if left_out else "")
+                + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
+                "the file is the one you meant"
             )
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
-        return LocalCloud(local, origin, len(points), len(points) - len(kept))
+        return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +164,12 @@ class Matches:
         origins = self.origins[0][some], self.origins[1][some]
         return replace(self.map(lambda part: part[some]), origins=origins)
 
+    def in_unit(self, T_local: Tensor) -> Tensor:
+        """Return poses (B, 4, 4) in the unit of the user's points, between the local frames."""
+        T = T_local.double().clone()
+        T[:, :3, 3] *= self.unit
+        return T
+
     def to_user(self, T_local: Tensor) -> Float64:
         """Return poses (B, 4, 4) in the unit and the frames of the user's points."""
         T = T_local.double().cpu().numpy().copy()
@@ -146,6 +177,36 @@ class Matches:
         moved = np.einsum("bij,bj->bi", T[:, :3, :3], source_origin)
         T[:, :3, 3] = T[:, :3, 3] * self.unit + target_origin - moved
         return T
+
+
+def check_units(source: LocalCloud, target: LocalCloud) -> None:
+    """Raise where one cloud is about a thousand times as large as the other."""
+    sizes = [_reach(cloud.points.double().numpy()) for cloud in (source, target)]
+    if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
+        larger = "source" if sizes[0] > sizes[1] else "target"
+        raise VBRegError(
+            f"source reaches {sizes[0]:.4g} from its middle and target {sizes[1]:.4g}: is {larger} "
+            "in millimetres and the other in metres? Bring both to one unit, or give voxel_size if "
+            "they are in one unit already"
+        )
+
+
+def _reach(points: Float64) -> float:
+    """Return the distance from the middle within which nearly all points (N, 3) lie."""
+    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
+    middle = np.median(sample, axis=0)
+    return float(np.quantile(np.linalg.norm(sample - middle, axis=1), NEARLY_ALL))
+
+
+def _strays(points: Float64) -> Bool:
+    """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
+    if len(points) < MIN_STRAY_CLOUD:
+        return np.zeros(len(points), dtype=bool)
+    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
+    middle, reach = np.median(sample, axis=0), _reach(points)
+    with np.errstate(over="ignore"):
+        distance = np.linalg.norm(points - middle, axis=1)
+    return np.asarray(distance > STRAY_REACH * reach) & (reach > 0)
 
 
 def _check_extent(widest: float, unit: float) -> None:

@@ -65,6 +65,52 @@ def procrustes(source: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor,
     return from_rotation_translation(R, t), sound
 
 
+def upright_procrustes(
+    source: Tensor, target: Tensor, weights: Tensor, R_upright: Tensor, up: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fit the motion of four degrees of freedom: a turn about `up` after R_upright, and a shift.
+
+    As `procrustes`; R_upright (3, 3) turns up in the source to `up` (3,) in the target. Points
+    above each other do not say how far to turn: `sound` is then False.
+    """
+    total = weights.sum(-1, keepdim=True)
+    has_weight = total > 0
+    w = torch.where(has_weight, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), 0.0)
+    w = w.unsqueeze(-1)
+    mean_source = (w * source).sum(-2, keepdim=True)  # (..., 1, 3)
+    mean_target = (w * target).sum(-2, keepdim=True)
+    x, y = (source - mean_source) @ R_upright.T, target - mean_target
+    x, y = (p - (p @ up).unsqueeze(-1) * up for p in (x, y))  # what lies across up
+    cosine = (w * x * y).sum((-1, -2))
+    sine = (w * torch.linalg.cross(x, y)).sum(-2) @ up
+    angle = torch.atan2(sine, cosine)[..., None, None]
+    K = cross_matrix(up)
+    turn = torch.eye(3).to(K) + angle.sin() * K + (1 - angle.cos()) * (K @ K)  # Rodrigues
+    R = turn @ R_upright
+    t = mean_target.squeeze(-2) - (R @ mean_source.transpose(-1, -2)).squeeze(-1)
+    spread = ((w * x.square()).sum((-1, -2)) * (w * y.square()).sum((-1, -2))).sqrt()
+    signal = torch.hypot(sine, cosine) > 100 * torch.finfo(w.dtype).eps * spread
+    return from_rotation_translation(R, t), has_weight.squeeze(-1) & signal & (spread > 0)
+
+
+def cross_matrix(v: Tensor) -> Tensor:
+    """Return the matrix (..., 3, 3) of the cross product with v (..., 3)."""
+    x, y, z = v.unbind(-1)
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
+
+
+def turn_between(a: Tensor, b: Tensor) -> Tensor:
+    """Return the smallest rotation (3, 3) that turns the unit vector a (3,) to b (3,)."""
+    axis, cosine = torch.linalg.cross(a, b), a @ b
+    if float(cosine) < -1 + 1e-12:  # opposite: half a turn about anything across
+        across = torch.linalg.cross(a, torch.eye(3).to(a)[a.abs().argmin()])
+        across = across / torch.linalg.vector_norm(across)
+        return 2 * torch.outer(across, across) - torch.eye(3).to(a)
+    K = cross_matrix(axis)
+    return torch.eye(3).to(a) + K + K @ K / (1 + cosine)
+
+
 def rotation_angle(R: Tensor) -> Tensor:
     """Return the angle of R (..., 3, 3) in radians, accurate near zero and near pi."""
     skew = torch.stack(

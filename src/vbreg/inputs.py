@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -29,17 +31,38 @@ class HasPoints(Protocol):
     def points(self) -> ArrayLike: ...
 
 
+Ignore: TypeAlias = "Callable[[Float64], ArrayLike | Tensor] | ArrayLike | Tensor"
 Cloud: TypeAlias = "str | os.PathLike[str] | PointCloud | HasPoints | ArrayLike | Tensor"
 
 
 def load_points(cloud: Cloud, role: str) -> Float64:
-    """Return (N, 3) float64 of a path, an array, a tensor, a PointCloud or what has `.points`."""
+    """Return (N, 3) float64 of a path, an array, a tensor, a PointCloud or what has `.points`.
+
+    Open3D's tensor clouds have `.point` instead, which holds the positions.
+    """
     if isinstance(cloud, str | os.PathLike):
         return io.read(cloud).points
-    points = as_points(cloud.points if isinstance(cloud, HasPoints) else cloud, role)
+    held = getattr(cloud, "point", None)
+    if held is not None and "positions" in held:
+        points = as_points(held["positions"].cpu().numpy(), role)
+    else:
+        points = as_points(cloud.points if isinstance(cloud, HasPoints) else cloud, role)
     if points.ndim != 2:
         raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
     return points
+
+
+def ignored_points(ignore: Ignore, points: Float64, role: str) -> Bool:
+    """Tell (N,) which points (N, 3) a user wants to leave out, by a function or a mask of them."""
+    given = ignore(points) if callable(ignore) else ignore
+    mask = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if mask.shape != (len(points),) or mask.dtype != np.bool_:
+        what = "a function that returns" if callable(ignore) else "a mask:"
+        raise VBRegError(
+            f"ignore for {role} is {what} {mask.dtype} of shape {mask.shape}: expected True or "
+            f"False for each of its {len(points)} points, True for those to leave out"
+        )
+    return mask
 
 
 def as_points(points: Points, name: str) -> Float64:
@@ -48,7 +71,8 @@ def as_points(points: Points, name: str) -> Float64:
         points, name, "points (N, 3) as an array, a tensor, a path, or an object with .points"
     )
     if array.ndim not in (2, 3) or array.shape[-1] != 3:
-        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3)")
+        hint = "; transpose it" if array.ndim == 2 and array.shape[0] == 3 else ""
+        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3){hint}")
     return array
 
 
@@ -115,25 +139,50 @@ def _as_numbers(values: Points, name: str, expected: str) -> Float64:
     if isinstance(values, Tensor):
         values = values.detach().to("cpu", torch.float64).numpy()
     try:
-        array = np.asarray(values)
+        masked = np.ma.isMaskedArray(values)
+        array = np.asarray(np.ma.getdata(values) if masked else values)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"its values are {array.dtype}")
     except (TypeError, ValueError) as error:
         raise VBRegError(
             f"{name} is a {type(values).__name__}: expected {expected} ({error})"
         ) from error
-    return array.astype(np.float64)
+    numbers = array.astype(np.float64)
+    if masked:
+        numbers[np.ma.getmaskarray(values)] = np.nan  # type: ignore[arg-type]  # it is one
+    return numbers
 
 
 def positive_number(value: object, name: str) -> float:
     """Return the value as a float if it is a finite number above zero."""
     try:
-        number = float(value)  # type: ignore[arg-type]  # what is no number is named below
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(value, bool | np.bool_) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
         raise VBRegError(f"{name} {value!r}: expected a positive number in the unit of the points")
     return number
+
+
+def check_whole_number(value: object, name: str, least: int) -> None:
+    """Raise unless the value is a whole number that is not below the least."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+        raise VBRegError(f"{name} {value!r}: expected a whole number from {least} up")
+
+
+def check_seed(seed: object) -> None:
+    """Raise unless the seed is None or a whole number that torch takes."""
+    if seed is None:
+        return
+    whole = isinstance(seed, Integral) and not isinstance(seed, bool)
+    if not whole or not -(2**63) <= int(seed) < 2**64:  # type: ignore[call-overload]
+        raise VBRegError(f"seed {seed!r}: expected a whole number of 64 bits, or None")
+
+
+def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    """Raise unless the value is one of the words."""
+    if not isinstance(value, str) or value not in choices:
+        raise VBRegError(f"{name} {value!r}: expected one of {', '.join(choices)}")
 
 
 def check_points(name: str, points: Tensor) -> None:

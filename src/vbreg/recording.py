@@ -17,6 +17,7 @@ from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.backends.plain import Backend
 from vbreg.errors import VBRegError
+from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.network import NetworkConfig
 from vbreg.solver import Solution, Solver
@@ -161,16 +162,24 @@ class DeviceSolver:
         self.__init__(**state)  # type: ignore[misc]
 
     def __call__(
-        self, matches: Matches, seed: int | None, clock: Clock, most: int
+        self,
+        matches: Matches,
+        seed: int | None,
+        clock: Clock,
+        most: int,
+        limits: Limits | None = None,
     ) -> tuple[Solution, BackendUsed]:
-        """Solve at most so many rows at a time -> the solution, on the CPU, and the backend."""
+        """Solve at most so many rows at a time -> the solution, on the CPU, and the backend.
+
+        With limits, which are new for each problem, nothing is recorded.
+        """
         sigma = self.solver.network.sigma
 
         def work(backend: Backend) -> Solution:
             step = max(1, min(most, backend.max_rows) // len(matches))
             with torch.inference_mode(), devices.current(sigma):
                 parts = [
-                    self._solve(matches.problems_from(start, step), backend, seed, clock)
+                    self._solve(matches.problems_from(start, step), backend, seed, clock, limits)
                     for start in range(0, matches.problems, step)
                 ]
             if len(parts) == 1:
@@ -180,21 +189,27 @@ class DeviceSolver:
         return backends.run(work, sigma.device, self.backend)
 
     def _solve(
-        self, matches: Matches, backend: Backend, seed: int | None, clock: Clock
+        self,
+        matches: Matches,
+        backend: Backend,
+        seed: int | None,
+        clock: Clock,
+        limits: Limits | None,
     ) -> Solution:
         """Solve some problems -> on the CPU.
 
         Where the features leave no seed with enough company (a handful of matches, far from what
         the network was trained on), the geometry votes alone.
         """
-        if backend.records and seed is None and RecordedSolver.takes(matches):
+        plain = seed is None and limits is None
+        if backend.records and plain and RecordedSolver.takes(matches):
             with clock("solve"):
                 solution = self._recorded_on(backend)(matches)
         else:
-            solution = self._step_by_step(matches, backend, seed, clock)
+            solution = self._step_by_step(matches, backend, seed, clock, limits)
         if bool(solution.voted.all()):
             return solution
-        other = self._step_by_step(matches, backend, seed, clock, geometry_alone=True)
+        other = self._step_by_step(matches, backend, seed, clock, limits, geometry_alone=True)
         chosen = (
             torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
             for a, b in zip(solution, other, strict=True)
@@ -215,6 +230,7 @@ class DeviceSolver:
         backend: Backend,
         seed: int | None,
         clock: Clock,
+        limits: Limits | None,
         *,
         geometry_alone: bool = False,
     ) -> Solution:
@@ -228,6 +244,7 @@ class DeviceSolver:
             most_seeds=int(seed_count(matches.mask.sum(-1), self.solver.voting).max()),
             geometry_alone=geometry_alone,
             generator=generator,
+            limits=limits,
             clock=clock,
         )
         return Solution(*to_cpu(solution))

@@ -6,29 +6,36 @@ are divided by the inlier threshold, and the pose comes back in float64 in the u
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from numbers import Integral
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.clouds import estimate_voxel_size
+from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud, Matches
+from vbreg.frames import LocalCloud, Matches, check_units
 from vbreg.inputs import (
     MIN_MATCHES,
     Cloud,
     Descriptors,
+    Ignore,
     Points,
     as_descriptors,
     as_matches,
+    check_choice,
+    check_seed,
+    check_whole_number,
     finite_rows,
     positive_number,
 )
@@ -45,11 +52,14 @@ from vbreg.matching import (
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
-from vbreg.scale import PresetName, Scale
+from vbreg.scale import VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solver
 from vbreg.timing import Stopwatch
-from vbreg.types import Correspondences, Float64, Int64, Registration
+from vbreg.types import Correspondences, Float64, Int64, Registration, Uncertainty
+from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.voting import VotingConfig
+
+IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
 
 
 def register(
@@ -66,6 +76,11 @@ def register(
     matching: MatchingName | None = None,
     viewpoint: Viewpoint | None = None,
     max_correspondences: int = MAX_CORRESPONDENCES,
+    gravity: Gravity | None = None,
+    guess: ArrayLike | None = None,
+    max_translation: float | None = None,
+    max_rotation: float | None = None,
+    ignore: Ignore | IgnorePair | None = None,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -84,31 +99,25 @@ def register(
     are matched either way with a trained descriptor, and all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
     'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above
-    `max_correspondences`, or what memory can hold, matches are thinned evenly at random. `seed`
-    samples the latent features instead of taking their mean. `on_stage` is told the name of each
-    stage as it begins. The same call gives the same answer.
+    `max_correspondences`, or what memory can hold, matches are thinned evenly at random.
+
+    What you know of the pose: `gravity` is up in the frames of the scans (True or 'z', 'x', 'y',
+    three numbers, or one direction for each scan), and the pose then turns about it alone. The
+    middle of the source is at most `max_translation` from where `guess`, a pose (4, 4), puts it,
+    and the pose at most `max_rotation` degrees from it; without a guess both count from no motion.
+    `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
+    pair of functions, masks (N,) or None.
+
+    `seed` samples the latent features instead of taking their mean. `on_stage` is told the name of
+    each stage as it begins. The same call gives the same answer.
     """
-    if not isinstance(max_correspondences, Integral) or max_correspondences < MIN_MATCHES:
-        raise VBRegError(
-            f"max_correspondences {max_correspondences!r}: expected a whole number from "
-            f"{MIN_MATCHES} up"
-        )
-    if keypoints not in (None, "all") and not (
-        isinstance(keypoints, Integral) and keypoints >= MIN_MATCHES
-    ):
-        raise VBRegError(
-            f"keypoints {keypoints!r}: expected a whole number from {MIN_MATCHES} up, or 'all'"
-        )
-    if matching not in (None, *get_args(MatchingName)):
-        raise VBRegError(
-            f"matching {matching!r}: expected one of {', '.join(get_args(MatchingName))}"
-        )
-    if viewpoint is not None:
-        check_viewpoint(viewpoint)
+    _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
+    _check_numbers(max_correspondences, viewpoint, voxel_size)
+    constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
-        clouds = LocalCloud.of(source, "source"), LocalCloud.of(target, "target")
+        clouds = _local_clouds(source, target, ignore)
     with clock("voxel size"):
         scale = _choose_scale(voxel_size, preset, *clouds)
     if viewpoint is None:
@@ -129,10 +138,15 @@ def register(
     ]
     with clock("match"):
         matched = match_clouds(
-            *described, scale, matching=matching, max_matches=max_correspondences
+            described[0],
+            described[1],
+            scale,
+            matching=matching,
+            max_matches=max_correspondences,
         )
     return model.solve(
         matched,
+        constraints=constraints,
         seed=seed,
         clock=clock,
         voxel_size_estimated=voxel_size is None and preset is None,
@@ -152,6 +166,12 @@ class VBReg:
         backend: BackendName = "auto",
     ) -> None:
         """Take a network on its device; the backend 'plain' is torch without quicker forms."""
+        if not isinstance(network, VariationalNonLocalNetwork):
+            raise VBRegError(
+                f"network is a {type(network).__name__}: expected a VariationalNonLocalNetwork; "
+                "VBReg.from_pretrained takes names and files"
+            )
+        check_choice(backend, "backend", get_args(BackendName))
         self.solver = Solver(network.eval(), voting or VotingConfig())
         self._on_device = DeviceSolver(self.solver, backend)
 
@@ -167,6 +187,8 @@ class VBReg:
 
         Left out, 'fast' on a CPU and 'universal' on a GPU.
         """
+        if weights is not None:
+            _check_weights(weights)
         chosen = devices.choose_device(device)
         name = devices.default_weights(chosen) if weights is None else weights
         path = pretrained.weights_path(name)
@@ -234,16 +256,11 @@ class VBReg:
 
         With a `seed`, which latent features are sampled for a problem depends on the batch.
         """
-        if len(sources) != len(targets) or not len(sources):
-            raise VBRegError(
-                f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
-                "every problem, and at least one"
-            )
-        if descriptors is not None and len(descriptors) != len(sources):
-            raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
+        _check_batch(sources, targets, descriptors)
+        check_seed(seed)
         unit = positive_number(inlier_threshold, "inlier_threshold")
         most = self._max_matches()
-        ends = [as_matches(*pair) for pair in zip(sources, targets, strict=True)]
+        ends = _checked_problems(sources, targets)
         found = [len(source) for source, _ in ends]
         described = self._descriptors(ends, descriptors)
         index = [_rows_that_fit(*pair, most) for pair in ends]
@@ -271,12 +288,13 @@ class VBReg:
                 confidence=confidence[b, : len(source)],
                 score=float(solution.score[b]),
                 inlier_rmse=float(solution.rmse[b]) * unit,
-                determined=bool(solution.determined[b]),
+                fixed=bool(solution.determined[b]),
                 inlier_threshold=unit,
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == most < found[b],
                 timings=clock.seconds,
+                doubt=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
         ]
@@ -285,6 +303,7 @@ class VBReg:
         self,
         matched: MatchedClouds,
         *,
+        constraints: Constraints | None = None,
         seed: int | None = None,
         clock: Stopwatch | None = None,
         voxel_size_estimated: bool = False,
@@ -293,6 +312,9 @@ class VBReg:
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
         clock = clock or Stopwatch()
+        if constraints is not None:
+            with clock("match"):
+                matched = constraints.narrow(matched)
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
@@ -307,7 +329,10 @@ class VBReg:
                 f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
                 f"takes {width}; give the descriptor that it was trained with"
             )
-        solution, backend = self._on_device(matches, seed, clock, most)
+        limits = None if constraints is None else constraints.limits(matches)
+        solution, backend = self._on_device(matches, seed, clock, most, limits)
+        with clock("uncertainty"):
+            shared = _doubt_of_surfaces(matched, matches.in_unit(solution.T)[0])
         return Registration(
             T_target_source=matches.to_user(solution.T)[0],
             correspondences=matched.correspondences,
@@ -315,7 +340,7 @@ class VBReg:
             confidence=solution.confidence[0].numpy(),
             score=float(solution.score[0]),
             inlier_rmse=float(solution.rmse[0]) * matches.unit,
-            determined=bool(solution.determined[0]),
+            fixed=bool(solution.determined[0]),
             inlier_threshold=matches.unit,
             matches_found=matched.matches_found,
             backend=backend,
@@ -325,6 +350,7 @@ class VBReg:
             points_read=points_read,
             points_dropped=points_dropped,
             timings=clock.seconds,
+            doubt=shared or uncertainty_of_inliers,
         )
 
     def _max_matches(self) -> int:
@@ -347,6 +373,87 @@ class VBReg:
         return [row for row in rows if row is not None]
 
 
+def _check_options(
+    preset: object,
+    weights: object,
+    model: object,
+    device: str | torch.device,
+    keypoints: object,
+    matching: object,
+    seed: object,
+    on_stage: object,
+) -> None:
+    """Raise where an option of `register` is of a wrong type, before any work begins."""
+    if preset is not None:
+        check_choice(preset, "preset", tuple(VOXEL_SIZES))
+    if weights is not None:
+        _check_weights(weights)
+    if model is not None and not isinstance(model, VBReg):
+        raise VBRegError(
+            f"model is a {type(model).__name__}: expected a VBReg, say "
+            "VBReg.from_pretrained('fast'); a name or a file goes to weights"
+        )
+    devices.choose_device(device)
+    if keypoints is not None and not (isinstance(keypoints, str) and keypoints == "all"):
+        try:
+            check_whole_number(keypoints, "keypoints", MIN_MATCHES)
+        except VBRegError as error:
+            raise VBRegError(f"{error}, or 'all'") from None
+    if matching is not None:
+        check_choice(matching, "matching", get_args(MatchingName))
+    check_seed(seed)
+    if on_stage is not None and not callable(on_stage):
+        raise VBRegError(
+            f"on_stage is a {type(on_stage).__name__}: expected a function that takes the name of "
+            "a stage"
+        )
+
+
+def _check_numbers(
+    max_correspondences: object, viewpoint: Viewpoint | None, voxel_size: object
+) -> None:
+    """Raise where a number of `register` is out of its range, before any work begins."""
+    check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
+    if viewpoint is not None:
+        check_viewpoint(viewpoint)
+    if voxel_size is not None:
+        positive_number(voxel_size, "voxel_size")
+
+
+def _check_weights(weights: object) -> None:
+    if not isinstance(weights, str | os.PathLike):
+        raise VBRegError(
+            f"weights {weights!r}: expected one of {', '.join(get_args(WeightsName))}, or the path "
+            "of a .safetensors file that vbreg wrote"
+        )
+
+
+@torch.inference_mode()
+def _doubt_of_surfaces(matched: MatchedClouds, T_local: Tensor) -> Uncertainty | None:
+    """Tell how far a pose may be off from the surfaces that clouds share; None without normals.
+
+    It is computed at once, where the clouds are: a result does not hold them.
+    """
+    source, target = matched.source, matched.target
+    if source.normals is None or target.normals is None:
+        return None
+    planes = shared_planes(
+        (source.points, source.normals),
+        (target.points, target.normals),
+        T_local,
+        matched.scale.inlier_threshold,
+    )
+    return uncertainty(planes, matched.scale, target.origin)
+
+
+def _local_clouds(
+    source: Cloud, target: Cloud, ignore: Ignore | IgnorePair | None
+) -> tuple[LocalCloud, LocalCloud]:
+    """Move both clouds to their middles, without the points to ignore."""
+    pair = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
+    return LocalCloud.of(source, "source", pair[0]), LocalCloud.of(target, "target", pair[1])
+
+
 def _choose_scale(
     voxel_size: float | None, preset: PresetName | None, source: LocalCloud, target: LocalCloud
 ) -> Scale:
@@ -354,6 +461,7 @@ def _choose_scale(
         return Scale(voxel_size)
     if preset is not None:
         return Scale.of_preset(preset)
+    check_units(source, target)
     return Scale(estimate_voxel_size(source.points, target.points))
 
 
@@ -384,6 +492,45 @@ def _choose_model(
 @lru_cache(maxsize=4)
 def _shipped_model(weights: str, device: str) -> VBReg:
     return VBReg.from_pretrained(weights, device=device)
+
+
+def _check_batch(
+    sources: Sequence[Points], targets: Sequence[Points], descriptors: Sequence[Descriptors] | None
+) -> None:
+    """Raise unless there are as many sources as targets, and as many descriptors if any."""
+    for name, given in (("sources", sources), ("targets", targets)):
+        if not isinstance(given, Sequence | np.ndarray | torch.Tensor):
+            raise VBRegError(
+                f"{name} is a {type(given).__name__}: expected a list of points (N, 3) each"
+            )
+    if len(sources) != len(targets) or not len(sources):
+        raise VBRegError(
+            f"{len(sources)} sources and {len(targets)} targets: expected one of each for "
+            "every problem, and at least one"
+        )
+    if descriptors is not None and len(descriptors) != len(sources):
+        raise VBRegError(f"{len(descriptors)} descriptors for {len(sources)} problems")
+
+
+def _checked_problems(
+    sources: Sequence[Points], targets: Sequence[Points]
+) -> list[tuple[Float64, Float64]]:
+    """Return both ends of every problem; an error names the problem where there are several."""
+    ends = []
+    for b, pair in enumerate(zip(sources, targets, strict=True)):
+        try:
+            ends.append(as_matches(*pair))
+            usable = int(finite_rows(*ends[-1]).sum())
+            if usable < MIN_MATCHES:
+                raise VBRegError(
+                    f"{usable} usable correspondences: at least {MIN_MATCHES} are needed to fix a "
+                    "pose"
+                )
+        except VBRegError as error:
+            if len(sources) == 1:
+                raise
+            raise VBRegError(f"problem {b} of the batch: {error}") from error
+    return ends
 
 
 def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vbreg import estimation
 from vbreg.backends.plain import Backend
-from vbreg.estimation import Estimate, best_hypothesis, squared_residuals
+from vbreg.estimation import Estimate, Limits, best_allowed, best_hypothesis, squared_residuals
 from vbreg.frames import Matches
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 from vbreg.timing import Clock, untimed
@@ -48,9 +49,13 @@ class Solver:
         most_seeds: int | None = None,  # where known, so that the device need not be asked
         geometry_alone: bool = False,  # votes without features
         generator: torch.Generator | None = None,  # samples latent features
+        limits: Limits | None = None,  # what is known of the pose
         clock: Clock = untimed,
     ) -> Solution:
-        """Return the pose that the matches of each problem agree on."""
+        """Return the pose that the matches of each problem agree on.
+
+        What is limited is computed by the readable form on any device.
+        """
         source, target = self.lowered(matches)
         mask, sigma = matches.mask, self.network.sigma
         with clock("network"):
@@ -63,14 +68,23 @@ class Solver:
         with clock("estimate"):
             features = output.features[-1]
             weights = backend.spectral_weights(features, source, target, members, sigma)
-            T, sound = backend.hypotheses(source, target, members, weights)
             crowd = backend.crowd_weights(source, target, mask)
-            score = backend.inlier_score(T, source, target, crowd)
-            found = best_hypothesis(T, sound & seeds.valid, score)
+            if limits is None:
+                T, sound = backend.hypotheses(source, target, members, weights)
+                score = backend.inlier_score(T, source, target, crowd)
+                found = best_hypothesis(T, sound & seeds.valid, score)
+            else:
+                within = limits.to(source)
+                T, sound = estimation.hypotheses(source, target, members, weights, within.fit)
+                score = backend.inlier_score(T, source, target, crowd)
+                found = best_allowed(T, sound & seeds.valid, score, within)
         with clock("refine"):
             exact = matches.source, matches.target
             start = Estimate(found.T.double(), found.determined)
-            T, determined = backend.refine(start, *exact, mask)
+            if limits is None:
+                T, determined = backend.refine(start, *exact, mask)
+            else:
+                T, determined = estimation.refine(start, *exact, mask, limits.to(start.T))
             d2 = squared_residuals(T, *exact)
             inliers = (d2 < 1.0) & mask
             return Solution(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,12 +28,35 @@ class PointCloud:
 
     points: Float64  # (N, 3)
     attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N,) or (N, k)
+    faces: Int64 | None = None  # (F, 3) triangles of a mesh, as rows of the points
+    grid: tuple[int, int] | None = None  # width and height, where points are pixels row by row
+    crs: Mapping[int, bytes] = field(default_factory=dict)  # LAS records of the reference system
 
     def __len__(self) -> int:
         return len(self.points)
 
     def __repr__(self) -> str:
         return f"PointCloud({len(self)} points, attributes {list(self.attributes)})"
+
+    def selected(self, rows: Bool) -> PointCloud:
+        """Return the points of some rows (N,) with their attributes, without faces and grid."""
+        attributes = {name: values[rows] for name, values in self.attributes.items()}
+        return PointCloud(self.points[rows], attributes, crs=self.crs)
+
+    def transformed(self, T: Float64) -> PointCloud:
+        """Return the cloud moved by a pose T (4, 4), computed in float64.
+
+        Normals (nx, ny, nz) turn with it; other attributes, faces and points that are not finite
+        stay as they are. The reference system is left out, since the cloud is in another frame now.
+        """
+        R, t = T[:3, :3], T[:3, 3]
+        attributes = dict(self.attributes)
+        names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
+        if all(names):
+            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
+            for name, column in zip(names, turned.T, strict=True):
+                attributes[name] = column.astype(attributes[name].dtype)
+        return PointCloud(_moved(self.points, R, t), attributes, self.faces, self.grid)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +78,30 @@ class Correspondences:
         return f"Correspondences({len(self)})"
 
 
+@dataclass(frozen=True)
+class FreeDirection:
+    """A motion of the source against the target that what they share does not fix."""
+
+    motion: Literal["slides", "turns"]
+    direction: tuple[float, float, float]  # unit, in the target's frame: of the shift, of the axis
+    through: tuple[float, float, float] | None = None  # a point of the axis of a turn
+
+    def __str__(self) -> str:
+        along = ", ".join(f"{round(x, 2) + 0.0:.2f}" for x in self.direction)  # no -0.00
+        if self.through is None:
+            return f"slides along ({along})"
+        return f"turns about ({along}) through ({', '.join(f'{x:.4g}' for x in self.through)})"
+
+
+class Uncertainty(NamedTuple):
+    """How far a pose may be off."""
+
+    # (6, 6) of (omega, v), where exp((omega, v)^) T_target_source is the true pose: radians and the
+    # unit of the clouds, in the target's frame, about its origin.
+    covariance: Float64
+    free_directions: tuple[FreeDirection, ...]  # motions that what both clouds share allows
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Registration:
     """A pose and the evidence for it."""
@@ -64,7 +112,7 @@ class Registration:
     confidence: Float32  # (N,) the network's inlier probability, known before any pose
     score: float  # mean over correspondences of [d < tau] (1 - d^2 / tau^2), in 0..1
     inlier_rmse: float  # root mean square distance of the inliers, in the unit of the clouds
-    determined: bool  # False where the matches do not fix all six degrees of freedom
+    fixed: bool  # False where no set of matches fixes all six degrees of freedom
     inlier_threshold: float  # tau, in the unit of the clouds
     matches_found: int  # before they were thinned to `len(correspondences)`
     backend: BackendUsed  # that computed it; "external" for other libraries
@@ -72,8 +120,30 @@ class Registration:
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
-    points_dropped: tuple[int, int] = (0, 0)  # non-finite points left out of source, target
+    points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
+    # How far the pose may be off, or what tells it of this result once it is asked for, so that
+    # those who do not ask need not wait. None for compared methods.
+    doubt: Uncertainty | Callable[[Registration], Uncertainty] | None = None
+
+    @cached_property
+    def _uncertainty(self) -> Uncertainty | None:
+        return self.doubt(self) if callable(self.doubt) else self.doubt
+
+    @property
+    def covariance(self) -> Float64 | None:
+        """The covariance (6, 6) of the pose as `Uncertainty` has it; None for compared methods."""
+        return None if self._uncertainty is None else self._uncertainty.covariance
+
+    @property
+    def free_directions(self) -> tuple[FreeDirection, ...]:
+        """The motions that what both clouds share allows."""
+        return () if self._uncertainty is None else self._uncertainty.free_directions
+
+    @property
+    def determined(self) -> bool:
+        """Whether the matches fix a pose and nothing is left free."""
+        return self.fixed and not self.free_directions
 
     @property
     def inlier_count(self) -> int:
@@ -92,32 +162,23 @@ class Registration:
     def apply_to(self, cloud: PointCloud | ArrayLike) -> PointCloud | Float64:
         """Return the source cloud in the target's frame, computed in float64.
 
-        Points (M, 3) give points. Normals of a PointCloud turn with it, other attributes stay, and
-        points that are not finite stay as they are.
+        Points (M, 3) give points, a PointCloud gives what `PointCloud.transformed` says.
         """
-        R, t = self.T_target_source[:3, :3], self.T_target_source[:3, 3]
-        if not isinstance(cloud, PointCloud):
-            given = getattr(cloud, "points", cloud)
-            if hasattr(given, "detach"):  # a tensor of any device
-                given = given.detach().cpu()
-            try:
-                given = np.asarray(given, dtype=np.float64)
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise VBRegError(
-                    f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
-                    f"array, a PointCloud, or an object with .points ({error})"
-                ) from error
-            if given.ndim != 2 or given.shape[1] != 3:
-                raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
-            return _moved(given, R, t)
-        points = _moved(cloud.points, R, t)
-        attributes = dict(cloud.attributes)
-        names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
-        if all(names):
-            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
-            for name, column in zip(names, turned.T, strict=True):
-                attributes[name] = column.astype(attributes[name].dtype)
-        return PointCloud(points, attributes)
+        if isinstance(cloud, PointCloud):
+            return cloud.transformed(self.T_target_source)
+        given = getattr(cloud, "points", cloud)
+        if hasattr(given, "detach"):  # a tensor of any device
+            given = given.detach().cpu()
+        try:
+            given = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise VBRegError(
+                f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
+                f"array, a PointCloud, or an object with .points ({error})"
+            ) from error
+        if given.ndim != 2 or given.shape[1] != 3:
+            raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
+        return _moved(given, self.T_target_source[:3, :3], self.T_target_source[:3, 3])
 
     def __repr__(self) -> str:
         cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)

@@ -291,3 +291,8 @@ def test_a_problem_holds_the_scans_as_they_were_measured(scans: Path) -> None:
     assert problem.matched is not None
     assert problem.scans[0] is pair.source
     assert len(problem.matched.source) < len(pair.source)
+
+
+def test_an_unknown_method_is_told_before_the_pairs_are_opened(tmp_path: Path) -> None:
+    with pytest.raises(VBRegError, match="unknown method 'sc2'"):
+        predict(Settings.of(str(tmp_path / "nowhere")), ["sc2"], tmp_path / "out")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.helpers import Outcome, Run, Search, known_pose
 from vbreg import cli, io, registration
-from vbreg.types import Correspondences, PointCloud, Registration
+from vbreg.types import Correspondences, PointCloud, Registration, Uncertainty
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         confidence=np.zeros(n, dtype=np.float32),
         score=0.5,
         inlier_rmse=0.03,
-        determined=True,
+        fixed=True,
         inlier_threshold=0.1,
         matches_found=n,
         backend="cpu",
@@ -47,6 +47,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         points_read=(500, 600),
         points_dropped=(1, 0),
         timings={"prepare": 0.25, "network": 0.5},
+        doubt=Uncertainty(np.diag([1e-4] * 3 + [4e-4] * 3), ()),
     )
     stand_in = Search(result)
     monkeypatch.setattr(registration, "register", stand_in)

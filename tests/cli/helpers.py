@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from vbreg.errors import VBRegWarning
 from vbreg.types import PointCloud, Registration
 
 
@@ -35,9 +37,13 @@ class Search:
     result: Registration
     error: BaseException | None = None
     options: dict[str, Any] | None = None
+    warning: str | None = None
+    clouds: tuple[PointCloud, ...] = ()
 
     def __call__(self, source: PointCloud, target: PointCloud, **options: Any) -> Registration:
-        self.options = options
+        self.options, self.clouds = options, (source, target)
+        if self.warning:
+            warnings.warn(self.warning, VBRegWarning, stacklevel=2)
         options["on_stage"]("prepare")
         if self.error:
             raise self.error

@@ -33,3 +33,16 @@ def test_info_of_a_cloud_without_finite_points(run: Run, tmp_path: Path) -> None
 
 def test_a_missing_file_is_one_line(run: Run, tmp_path: Path) -> None:
     assert_one_line(run("info", tmp_path / "missing.ply"), "missing.ply", "no such file")
+
+
+def test_a_bad_file_between_good_ones(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "bad.ply").write_bytes(b"no cloud")
+    files = clouds[0], tmp_path / "bad.ply", clouds[1]
+    outcome = run("info", *files)
+    assert outcome.code == 2
+    assert "500, 1 not finite" in outcome.out
+    assert "points       600" in outcome.out
+    assert outcome.err.startswith(f"vbreg: error: {tmp_path / 'bad.ply'}: a file that starts with")
+    held = json.loads(run("info", *files, "--json").out)
+    assert [item.get("points") for item in held] == [500, None, 600]
+    assert "expected the line 'ply'" in held[1]["error"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vbreg
-from tests.cli.helpers import Outcome, Run, Search
-from vbreg import cli
+from tests.cli.helpers import Outcome, Run, Search, assert_one_line
+from vbreg import cli, io
 
-VERBS = ("register", "info", "demo", "formats", "train", "methods", "benchmark", "experiment")
+VERBS = (
+    *("register", "transform", "info", "demo", "formats"),
+    *("train", "methods", "benchmark", "experiment"),
+)
 PROGRAMS = {"vbreg", "torchrun", "tensorboard"}  # that examples begin with
 
 
@@ -81,3 +86,56 @@ def test_our_own_faults_keep_their_traceback(clouds: tuple[Path, Path], search: 
     search.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         cli.main(["register", *map(str, clouds)])
+
+
+LONG = "x" * 300 + ".ply"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", LONG],
+        ["register", LONG, LONG],
+        ["register", "SOURCE", "TARGET", "-o", LONG],
+        ["transform", LONG, "-o", "a.ply"],
+    ],
+)
+def test_a_name_that_no_system_takes_is_one_line(
+    run: Run, clouds: tuple[Path, Path], arguments: list[str]
+) -> None:
+    names = dict(zip(("SOURCE", "TARGET"), clouds, strict=True))
+    assert_one_line(run(*(names.get(word, word) for word in arguments)))
+
+
+def test_an_ascii_terminal_prints_every_name(tmp_path: Path) -> None:
+    io.write(tmp_path / "sch\u00f6n.npy", np.eye(3))
+    code = "import sys; from vbreg.cli import main; main(['info', sys.argv[1]])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "sch\u00f6n.npy")],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert rb"sch\xf6n.npy" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is full")
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vbreg", "formats"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "vbreg: error: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_reader_that_goes_away_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vbreg", "formats"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.communicate(timeout=60)[1] == b""

@@ -25,7 +25,7 @@ from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
-from vbreg.types import Correspondences
+from vbreg.types import Correspondences, FreeDirection, Uncertainty
 
 JSON_KEYS = {
     "version": str,
@@ -42,6 +42,8 @@ JSON_KEYS = {
     "inlier_rmse": float,
     "score": float,
     "determined": bool,
+    "free_directions": list,
+    "covariance": list,
     "voxel_size": float,
     "voxel_size_estimated": bool,
     "inlier_threshold": float,
@@ -49,13 +51,17 @@ JSON_KEYS = {
     "points_dropped": list,
     "backend": str,
     "timings": dict,
+    "warnings": list,
 }
+
+
+PTX = "1\n1\n0 0 0\n1 0 0\n0 1 0\n0 0 1\n1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n1 2 3 0.5\n"
 
 
 def test_the_skin_has_the_functions_names() -> None:
     function = inspect.signature(registration.register).parameters
     skin = inspect.signature(register.register).parameters
-    assert set(function) - set(skin) == {"model", "on_stage"}
+    assert set(function) - set(skin) == {"model", "on_stage", "ignore"}
     for name in set(function) & set(skin) - {"source", "target"}:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
@@ -127,8 +133,9 @@ def test_people_read_the_pose_and_the_evidence(
         "translation 37.42",
         "inliers 120 of 200 correspondences (60.0 %)",
         "score 0.500",
+        "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
-        "dropped 1 non-finite points of source",
+        "dropped 1 points of source, not finite",
         "network 0.50",
     ):
         assert fact in said
@@ -152,6 +159,8 @@ def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search
     assert content["inlier_rmse"] == 0.03
     assert content["backend"] == "cpu"
     assert content["memory_limited"] is False
+    np.testing.assert_array_equal(content["covariance"], search.result.covariance)
+    assert content["free_directions"] == []
 
 
 def test_json_in_a_file_is_the_same(
@@ -192,7 +201,8 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
         *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
-        *("--seed", "3", "--viewpoint", "0,0,1.7"),
+        *("--seed", "3", "--viewpoint", "0,0,1.7", "--gravity", "z"),
+        *("--max-translation", "2.5", "--max-rotation", "30"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -206,6 +216,10 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "matching": "mutual",
         "viewpoint": (0.0, 0.0, 1.7),
         "max_correspondences": 500,
+        "gravity": "z",
+        "guess": None,
+        "max_translation": 2.5,
+        "max_rotation": 30.0,
         "seed": 3,
     }
 
@@ -266,8 +280,157 @@ def test_quiet_says_nothing_but_warnings(
     many = Correspondences(np.zeros((9000, 3)), np.zeros((9000, 3)))
     search.result = replace(few, correspondences=many, inliers=np.arange(9000) < 90)
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
-    search.result = replace(few, determined=False)
+    search.result = replace(few, fixed=False)
     assert "degrees of freedom" in run("register", *clouds, "-q").err
+
+
+def test_the_pose_survives_files_that_cannot_be_written(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    """LAS has no place for the point that is not finite; the picture and the pose are there."""
+    pytest.importorskip("laspy", reason="vbreg[io] is not installed")
+    names = {"-o": "a.las", "--json": "r.json", "--picture": "p.png", "--merge": "m.ply"}
+    outcome = run("register", *clouds, *(w for k, v in names.items() for w in (k, tmp_path / v)))
+    assert outcome.code == 2
+    assert outcome.err.count("vbreg: error:") == 1
+    assert "a.las: LAS has no way to store a non-finite point" in outcome.err
+    assert "T_target_source" in outcome.out
+    assert "a.las" not in outcome.out
+    for name in ("r.json", "p.png", "m.ply"):
+        assert f"{tmp_path / name}" in outcome.out
+        assert (tmp_path / name).is_file()
+
+
+def test_a_full_disk_costs_the_file_and_not_the_pose(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def full(path: Path, cloud: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io, "write", full)
+    outcome = run("register", *clouds, "-o", tmp_path / "a.ply", "--json", tmp_path / "r.json")
+    assert outcome.code == 2
+    assert "No space left on device" in outcome.err
+    assert "rotation     90.00 deg" in outcome.out
+    assert json.loads((tmp_path / "r.json").read_text())["rotation_deg"] == pytest.approx(90)
+
+
+def test_the_printed_pose_is_good_enough_for_utm(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    angle = 0.3
+    T = known_pose()
+    T[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    T[:3, 3] = [-123456.7891234, 5403210.12345678, 0.1]
+    search.result = replace(search.result, T_target_source=T)
+    lines = run("register", *clouds).out.splitlines()[1:5]
+    printed = np.array([line.split() for line in lines], dtype=float)
+    point = np.array([512345.678, 5403210.987, 312.345, 1])
+    np.testing.assert_allclose(printed @ point, T @ point, rtol=0, atol=1e-4)
+
+
+def test_warnings_are_inside_the_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    search.result = replace(search.result, inliers=np.arange(200) < 5)
+    search.warning = "free memory is low"
+    outcome = run("register", *clouds, "--json", "-")
+    said = json.loads(outcome.out)["warnings"]
+    assert said[0] == "free memory is low"
+    assert said[1].startswith("only 5 of 200 matches")
+    assert outcome.err.count("vbreg: warning: ") == 2
+
+
+def test_several_sources_to_one_target(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    source, target = clouds
+    other, bad = source.with_name("other.ply"), source.with_name("bad.ply")
+    other.write_bytes(source.read_bytes())
+    bad.write_bytes(b"no cloud")
+    (tmp_path / "out").mkdir()
+    command = ["register", source, bad, other, target]
+    outputs = ["-o", tmp_path / "out", "--merge", tmp_path / "m.ply", "--json", tmp_path / "r.json"]
+    outcome = run(*command, *outputs)
+    assert outcome.code == 2  # one of them is bad, and the others are there
+    assert "bad.ply: a file that starts with" in outcome.err
+    assert outcome.out.count("T_target_source") == 2
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"source.ply", "other.ply"}
+    held = json.loads((tmp_path / "r.json").read_text())
+    assert [item["source"] for item in held] == [str(source), str(other)]
+    assert len(io.read(tmp_path / "m.ply")) == 500 + 500 + 600
+    (tmp_path / "scan.ptx").write_text(PTX)
+    run("register", source, tmp_path / "scan.ptx", target, "-o", tmp_path / "out")
+    assert len(io.read(tmp_path / "out" / "scan.ptx.ply")) == 1  # a format that is only read
+    assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
+    assert "it shows one source" in run(*command, "--picture", tmp_path / "p.png").err
+
+
+def test_merged_clouds_keep_what_all_have(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    target = io.read(clouds[1])
+    io.write(
+        clouds[1], replace(target, attributes={"red": np.arange(600) % 200, "t": np.ones(600)})
+    )
+    outcome = run("register", *clouds, "--merge", tmp_path / "m.ply")
+    assert "the merged cloud is without nx, ny, nz, t, which not all clouds have" in outcome.err
+    merged = io.read(tmp_path / "m.ply")
+    assert list(merged.attributes) == ["red"]
+    np.testing.assert_array_equal(merged.points[:600], target.points)
+    moved = search.result.apply_to(io.read(clouds[0])).points
+    np.testing.assert_allclose(merged.points[600:], moved)
+
+
+def test_the_aligned_cloud_has_the_reference_system_of_the_target(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    pytest.importorskip("laspy", reason="vbreg[io] is not installed")
+    finite = io.read(clouds[0])
+    finite = finite.selected(np.isfinite(finite.points).all(axis=1))
+    paths = tmp_path / "s.las", tmp_path / "t.las"
+    for path, text in zip(paths, (b"source", b"target"), strict=True):
+        io.write(path, replace(finite, crs={2112: text}))
+    run("register", *paths, "-o", tmp_path / "a.las")
+    assert io.read(tmp_path / "a.las").crs == {2112: b"target"}
+
+
+def test_a_crop_is_registered_and_the_whole_is_written(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    crop = ["--crop", "1.2", "--crop", "target:0,0,0,0.5,1,1", "-o", tmp_path / "a.ply"]
+    assert run("register", *clouds, *crop).code == 0
+    source, target = search.clouds
+    assert 0 < len(source) < 500
+    assert np.linalg.norm(source.points, axis=1).max() <= 1.2
+    assert 0 < len(target) < 600
+    assert target.points[:, 0].max() <= 0.5
+    assert len(io.read(tmp_path / "a.ply")) == 500
+    run("register", *clouds, "--remove-outliers")
+    assert len(search.clouds[0]) < 500  # one is not finite
+
+
+def test_large_coordinates_in_a_pcd_are_a_choice(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    T = known_pose()
+    T[:3, 3] = [512345.678, 5403210.987, 0]
+    search.result = replace(search.result, T_target_source=T)
+    command = ["register", *clouds, "-o", tmp_path / "a.pcd"]
+    assert "float32 would move points by up to 0.25" in run(*command).err
+    assert run(*command, "--coordinates", "shifted").code == 0
+    moved = search.result.apply_to(io.read(clouds[0])).points
+    np.testing.assert_allclose(io.read(tmp_path / "a.pcd").points, moved, rtol=0, atol=1e-3)
+
+
+def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    free = (FreeDirection("slides", (1.0, 0.0, 0.0)), FreeDirection("slides", (0.0, 1.0, 0.0)))
+    search.result = replace(search.result, doubt=Uncertainty(np.eye(6), free))
+    outcome = run("register", *clouds)
+    said = "slides along (1.00, 0.00, 0.00)"
+    assert f"SOURCE {said}, slides along (0.00, 1.00, 0.00)" in outcome.err
+    assert re.search(rf"free +{re.escape(said)}", outcome.out)
+    content = json.loads(run("register", *clouds, "--json", "-").out)
+    assert content["free_directions"] == [str(each) for each in free]
 
 
 def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_round_trips(tmp_path: Path, utm: PointCloud) -> None:
     np.testing.assert_array_equal(io.read(tmp_path / "a.npy").points, utm.points)
 
 
-@pytest.mark.parametrize("key", ["pcd", "points", "xyz"])
+@pytest.mark.parametrize("key", ["pcd", "points", "xyz", "arr_0"])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz_keys(tmp_path: Path, key: str, save: Any) -> None:
     save(
@@ -80,7 +80,9 @@ def test_npz_keys(tmp_path: Path, key: str, save: Any) -> None:
 
 def test_npz_without_points_lists_its_keys(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", cloud=np.ones((4, 3)), pose=np.eye(4))
-    with pytest.raises(FileFormatError, match="keys cloud, pose; expected one of pcd, points, xyz"):
+    with pytest.raises(
+        FileFormatError, match="keys cloud, pose; expected one of pcd, points, xyz, arr_0"
+    ):
         io.read(tmp_path / "a.npz")
 
 
@@ -110,6 +112,8 @@ def test_pickles_are_refused_unread(tmp_path: Path) -> None:
         (np.array(3.0), r"shape \(\)"),
         (np.ones((2, 3), complex), "complex128; expected real"),
         (np.full((2, 3), "1"), "expected real numbers"),
+        (np.ones((3, 1000)), r"shape \(3, 1000\), which looks like columns.*transpose it"),
+        (np.ones((4, 64)), r"shape \(4, 64\), which looks like columns.*transpose it"),
     ],
 )
 def test_arrays_that_are_no_clouds(tmp_path: Path, array: Any, message: str) -> None:
@@ -152,3 +156,18 @@ def test_archive_that_lies(tmp_path: Path) -> None:
         archive.writestr("points.npy", npy(np.ones((2, 3))))
         archive.writestr("readme.txt", "hello")
     assert len(io.read(path)) == 2
+
+
+@pytest.mark.parametrize("key", ["points", "unused"])
+def test_zeros_do_not_fill_the_memory(tmp_path: Path, key: str) -> None:
+    """A megabyte of deflate is a gigabyte of zeros: the sum of what is read has a limit."""
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, **{"points": np.ones((9, 3)), key: np.zeros((6_000_000, 3))})
+    assert path.stat().st_size < 200_000
+    if key == "points":
+        with pytest.raises(FileFormatError, match=r"that claims 144000128; expected at most 13\d+"):
+            io.read(path)
+    else:
+        assert not io.read(path).attributes  # other rows than the points: never unpacked
+    with pytest.raises(FileFormatError, match="that claims 144000128"):
+        io.read_arrays(path)

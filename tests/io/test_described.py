@@ -129,7 +129,7 @@ def test_a_hostile_file_raises_and_runs_nothing(tmp_path, kind, read):
         np.savez(path, xyz=POINTS, features=FEATURES, more=objects)
     else:
         np.save(path, objects)
-    with pytest.raises(VBRegError, match="plain numeric arrays"):
+    with pytest.raises(VBRegError, match=r"plain numeric arrays|never loaded"):
         read(path)
     assert not mark.exists()
 

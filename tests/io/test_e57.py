@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vbreg import io
-from vbreg.errors import FileFormatError, MissingExtraError
+from vbreg.errors import FileFormatError, MissingExtraError, VBRegWarning
 from vbreg.io import e57
 from vbreg.types import PointCloud
 
@@ -28,7 +28,8 @@ def test_round_trip(tmp_path: Path, pye57: Any, utm: PointCloud) -> None:
         "blue": np.arange(50, dtype=np.uint8),
         "unknown to E57": np.arange(50),
     }
-    io.write(tmp_path / "a.e57", PointCloud(points, attributes))
+    with pytest.warns(VBRegWarning, match="cannot hold the attribute 'unknown to E57'"):
+        io.write(tmp_path / "a.e57", PointCloud(points, attributes))
     back = io.read(tmp_path / "a.e57")
     np.testing.assert_array_equal(back.points, points)
     assert set(back.attributes) == {"intensity", "red", "green", "blue"}
@@ -74,7 +75,21 @@ def test_several_chunks(tmp_path: Path, pye57: Any, monkeypatch: pytest.MonkeyPa
     points = np.arange(300.0).reshape(100, 3)
     io.write(tmp_path / "a.e57", points)
     monkeypatch.setattr(e57, "_CHUNK", 7)
-    np.testing.assert_array_equal(io.read(tmp_path / "a.e57").points, points)
+    np.testing.assert_array_equal(e57.decode(tmp_path / "a.e57").points, points)
+
+
+def test_normals_come_back_and_turn_with_their_scan(tmp_path: Path, pye57: Any) -> None:
+    normals = dict(zip(("nx", "ny", "nz"), np.eye(3)[:, [0, 0, 1]].T, strict=True))
+    io.write(tmp_path / "a.e57", PointCloud(np.eye(3), normals))
+    back = io.read(tmp_path / "a.e57")
+    for name, values in normals.items():
+        np.testing.assert_array_equal(back.attributes[name], values)
+    quarter = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1.0]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(e57, "_pose", lambda path, header: (quarter, np.zeros(3)))
+        turned = e57.decode(tmp_path / "a.e57")
+    np.testing.assert_array_equal(turned.attributes["ny"], normals["nx"])
+    np.testing.assert_array_equal(turned.points[0], [0, 1, 0])
 
 
 def test_spherical() -> None:

@@ -8,7 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +26,12 @@ from vbreg.io.ply import write_ply
 from vbreg.types import PointCloud
 
 PACKAGES = {".las": "laspy", ".laz": "lazrs", ".e57": "pye57"}
-ENDINGS = [row.ending for row in io.FORMATS]
+EXTRAS = {  # the optional dependency of vbreg that an ending needs
+    **dict.fromkeys((".las", ".laz", ".e57"), "io"),
+    **dict.fromkeys((".obj", ".stl", ".glb", ".off"), "mesh"),
+    **dict.fromkeys((".bag", ".mcap", ".db3"), "ros"),
+}
+ENDINGS = [row.ending for row in io.FORMATS if row.writes]
 VARIANTS = {
     "ascii.ply": functools.partial(write_ply, encoding="ascii"),
     "big.ply": functools.partial(write_ply, encoding="binary_big_endian"),
@@ -32,20 +40,45 @@ VARIANTS = {
 }
 
 
-def need(ending: str) -> None:
+def available(ending: str) -> bool:
     package = PACKAGES.get(ending)
-    if package and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed; it comes with vbreg[io]")
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def need(ending: str) -> None:
+    if not available(ending):
+        pytest.skip(f"{PACKAGES[ending]} is not installed; it comes with vbreg[io]")
+
+
+COLOURS, NORMALS = ("red", "green", "blue"), ("nx", "ny", "nz")
+NEEDED = {".xyzn": NORMALS, ".xyzrgb": COLOURS}  # attributes that an ending cannot do without
+HELD = {  # of colours, normals and intensity; the others hold all
+    ".pts": (*COLOURS, "intensity"), ".xyzn": NORMALS, ".xyzrgb": COLOURS, ".npy": (),
+    ".bin": ("intensity",),
+}  # fmt: skip
+
+
+def full_cloud(count: int = 40) -> PointCloud:
+    rng = np.random.default_rng(0)
+    attributes = {name: rng.integers(0, 256, count).astype(np.uint8) for name in COLOURS}
+    attributes |= {name: rng.normal(size=count).astype(np.float32) for name in NORMALS}
+    attributes["intensity"] = rng.uniform(0, 1, count).astype(np.float32)
+    return PointCloud(rng.normal(size=(count, 3)).astype(np.float32).astype(float), attributes)
+
+
+def least(ending: str, points: Any) -> Any:
+    """The points, with no more attributes than the ending asks for."""
+    needed = NEEDED.get(ending)
+    if needed is None:
+        return points
+    return PointCloud(np.asarray(points), {name: np.ones(len(points)) for name in needed})
 
 
 @functools.cache
 def valid_file(name: str) -> bytes:
-    rng = np.random.default_rng(0)
-    attributes = {
-        "intensity": rng.uniform(0, 1, 40).astype(np.float32),
-        "red": rng.integers(0, 256, 40).astype(np.uint8),
-    }
-    cloud = PointCloud(rng.normal(size=(40, 3)), attributes)
+    cloud = full_cloud()
+    if (suffix := Path(name).suffix or name) in HELD:
+        cloud = replace(cloud, attributes={k: cloud.attributes[k] for k in HELD[suffix]})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a{Path(name).suffix or name}"
         if name in VARIANTS:
@@ -94,6 +127,15 @@ def test_corrupted(name: str, damage: list[tuple[float, int]], header_only: bool
     read_or_refuse(name, bytes(data))
 
 
+def test_mutants_take_little_memory_and_time() -> None:
+    """The whole of it, some thousand of each: `python -m tests.io.mutants 400`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.io.mutants", "40"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("extreme", [False, True])
 def test_arrays_of_any_type_and_paths_of_any_case(
@@ -103,7 +145,7 @@ def test_arrays_of_any_type_and_paths_of_any_case(
     points = np.array([[0, 1, 2], [1000, -1000, 5]] if extreme else [[0, 0, 0]])
     for array in (points, points.astype(np.float32), points.tolist()):
         path = tmp_path / f"a b{ending.upper()}"
-        io.write(str(path), array)
+        io.write(str(path), least(ending, array))
         np.testing.assert_array_equal(io.read(str(path)).points, points)
 
 
@@ -126,7 +168,7 @@ def test_bad_paths(tmp_path: Path, ending: str) -> None:
         io.write(tmp_path / "nowhere" / f"a{ending}", np.zeros((1, 3)))
 
 
-@pytest.mark.parametrize("name", ["a.obj", "a", "a.ply.gz"])
+@pytest.mark.parametrize("name", ["a.blend", "a", "a.blend.gz"])
 def test_unknown_ending_lists_the_known(tmp_path: Path, name: str) -> None:
     for act in (lambda p: io.read(p), lambda p: io.write(p, np.zeros((1, 3)))):
         with pytest.raises(FileFormatError, match=r"expected one of \.ply, \.pcd, .*\.e57"):
@@ -159,7 +201,7 @@ def test_failing_write_leaves_the_old_file(
 ) -> None:
     need(ending)
     path = tmp_path / f"a{ending}"
-    io.write(path, np.zeros((1, 3)))
+    io.write(path, least(ending, np.zeros((1, 3))))
     before = path.read_bytes()
     row = formats._BY_ENDING[ending]
 
@@ -172,7 +214,7 @@ def test_failing_write_leaves_the_old_file(
     broken = formats.Format(ending, row.reader, half, row.note)
     monkeypatch.setitem(formats._BY_ENDING, ending, broken)
     with pytest.raises(FileFormatError, match="No space left on device"):
-        io.write(path, np.ones((5, 3)))
+        io.write(path, least(ending, np.ones((5, 3))))
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
@@ -181,17 +223,104 @@ def test_the_callers_arrays_are_left_alone(tmp_path: Path) -> None:
     points = np.arange(6.0).reshape(2, 3)
     points.flags.writeable = False
     for ending in ENDINGS:
-        if ending not in PACKAGES:
-            io.write(tmp_path / f"a{ending}", PointCloud(points, {"k": np.arange(2)}))
+        if ending not in PACKAGES and ending not in NEEDED:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                io.write(tmp_path / f"a{ending}", PointCloud(points, {"k": np.arange(2)}))
+
+
+@pytest.mark.parametrize("first", ENDINGS)
+@pytest.mark.parametrize("second", [".ply", ".pcd", ".las", ".csv"])
+def test_colours_and_normals_survive_every_way(tmp_path: Path, first: str, second: str) -> None:
+    need(first)
+    need(second)
+    cloud = full_cloud()
+    held = HELD.get(first, tuple(cloud.attributes))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        io.write(tmp_path / f"a{first}", cloud)
+    lost = set(cloud.attributes) - set(held)
+    assert len(said) == bool(lost)
+    assert all(f"'{name}'" in str(said[0].message) for name in lost)
+    io.write(tmp_path / f"b{second}", io.read(tmp_path / f"a{first}"))
+    back = io.read(tmp_path / f"b{second}").attributes
+    for name in held:
+        np.testing.assert_allclose(back[name], cloud.attributes[name], rtol=1e-6)
+    assert all(back[name].dtype == np.uint8 for name in COLOURS if name in held)
+
+
+def by_open3d(path: Path) -> dict[str, Any]:
+    o3d = pytest.importorskip("open3d")
+    read = o3d.io.read_point_cloud(str(path))
+    held = {
+        "points": read.points,
+        "colours": np.asarray(read.colors) * 255,
+        "normals": read.normals,
+    }
+    return {name: np.asarray(values) for name, values in held.items() if len(values)}
+
+
+def by_trimesh(path: Path) -> dict[str, Any]:
+    read = pytest.importorskip("trimesh").load(str(path))
+    return {"points": np.asarray(read.vertices), "colours": np.asarray(read.colors)[:, :3]}
+
+
+def by_laspy(path: Path) -> dict[str, Any]:
+    read = pytest.importorskip("laspy").read(str(path))
+    normals = np.stack([read[name] for name in ("NormalX", "NormalY", "NormalZ")], axis=1)
+    colours = np.stack([read.red, read.green, read.blue], axis=1) / 257
+    return {"points": read.xyz, "colours": colours, "normals": normals}
+
+
+def by_pye57(path: Path) -> dict[str, Any]:
+    with pytest.importorskip("pye57").E57(str(path)) as file:
+        held = file.read_scan_raw(0, ignore_unsupported_fields=True)
+    points = np.stack([held[f"cartesian{axis}"] for axis in "XYZ"], axis=1)
+    colours = np.stack([held[f"color{name.title()}"] for name in COLOURS], axis=1)
+    return {"points": points, "colours": colours}
+
+
+@pytest.mark.baselines
+@pytest.mark.parametrize(
+    ("ending", "program", "found"),
+    [
+        (".ply", by_open3d, {"points", "colours", "normals"}),
+        (".pcd", by_open3d, {"points", "colours", "normals"}),
+        (".xyz", by_open3d, {"points"}),
+        (".pts", by_open3d, {"points", "colours"}),
+        (".xyzn", by_open3d, {"points", "normals"}),
+        (".xyzrgb", by_open3d, {"points", "colours"}),
+        (".ply", by_trimesh, {"points", "colours"}),
+        (".las", by_laspy, {"points", "colours", "normals"}),
+        (".laz", by_laspy, {"points", "colours", "normals"}),
+        (".e57", by_pye57, {"points", "colours"}),
+    ],
+)
+def test_other_programs_read_what_is_written(
+    tmp_path: Path, ending: str, program: Any, found: set[str]
+) -> None:
+    """The table in docs/stages.md says the same."""
+    need(ending)
+    cloud = full_cloud()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        io.write(tmp_path / f"a{ending}", cloud)
+    read = program(tmp_path / f"a{ending}")
+    assert set(read) == found
+    expected = {
+        name: np.stack([cloud.attributes[k] for k in names], axis=1)
+        for name, names in (("colours", COLOURS), ("normals", NORMALS))
+    } | {"points": cloud.points}
+    for name, values in read.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-4)
 
 
 def test_table_of_formats() -> None:
-    assert len(set(ENDINGS)) == len(ENDINGS)
+    assert len({row.ending for row in io.FORMATS}) == len(io.FORMATS)
     for row in io.FORMATS:
         assert row.reads
-        assert row.writes
         assert row.note
-        assert row.extra == ("io" if row.ending in PACKAGES else None)
+        assert row.extra == EXTRAS.get(row.ending)
 
 
 def test_a_format_may_lack_a_direction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +335,7 @@ def test_a_format_may_lack_a_direction(tmp_path: Path, monkeypatch: pytest.Monke
 def test_import_is_light() -> None:
     code = "import sys, vbreg.io; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"laspy", "pye57"} & set(done.stdout.split())
+    assert not {"laspy", "pye57", "trimesh", "rosbags"} & set(done.stdout.split())
 
 
 def test_real_fragment(tmp_path: Path) -> None:

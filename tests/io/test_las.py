@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from vbreg import io
-from vbreg.errors import FileFormatError, MissingExtraError
+from vbreg.errors import FileFormatError, MissingExtraError, VBRegWarning
 from vbreg.types import PointCloud
 
 ENDINGS = [".las", ".laz"]
@@ -57,7 +58,7 @@ def test_round_trip_at_utm(tmp_path: Path, laspy: Any, ending: str, utm: PointCl
     np.testing.assert_allclose(back.points, utm.points, rtol=0, atol=2e-9)
     for name in ("red", "gps_time", "time", "ok", "classification"):
         np.testing.assert_array_equal(back.attributes[name], attributes[name])
-    np.testing.assert_array_equal(back.attributes["intensity_value"], attributes["intensity"])
+    np.testing.assert_array_equal(back.attributes["intensity"], attributes["intensity"])
     np.testing.assert_array_equal(back.attributes["normal_2"], np.ones(50))
     io.write(tmp_path / f"b{ending}", back)  # what was read is written again, and the same
     again = io.read(tmp_path / f"b{ending}")
@@ -126,6 +127,55 @@ def test_laz_chunk_table_that_lies(tmp_path: Path, laspy: Any, utm: PointCloud) 
     struct.pack_into("<I", data, table + 4, 0xFFFFFFFF)
     path.write_bytes(data)
     with pytest.raises(FileFormatError, match="a table of 4294967295 chunks"):
+        io.read(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("number", [2112, 34735])
+def test_the_reference_system_is_kept(
+    tmp_path: Path, laspy: Any, ending: str, number: int, utm: PointCloud
+) -> None:
+    content = (
+        b"PROJCS[...]\0" if number == 2112 else struct.pack("<8H", 1, 1, 0, 1, 3072, 0, 1, 25832)
+    )
+    cloud = replace(utm, crs={number: content})
+    io.write(tmp_path / f"a{ending}", cloud)
+    back = io.read(tmp_path / f"a{ending}")
+    assert back.crs == {number: content}
+    with laspy.open(str(tmp_path / f"a{ending}")) as reader:
+        assert reader.header.global_encoding.wkt == (number == 2112)
+        assert [vlr.record_id for vlr in reader.header.vlrs if "Proj" in vlr.user_id] == [number]
+    assert not back.transformed(np.eye(4)).crs  # it is in another frame now
+    with pytest.warns(VBRegWarning, match="cannot hold the coordinate reference system"):
+        io.write(tmp_path / "a.ply", cloud)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_colours_fill_sixteen_bits_and_normals_have_their_names(
+    tmp_path: Path, laspy: Any, ending: str
+) -> None:
+    colours = {name: np.array([0, 1, 255], np.uint8) for name in ("red", "green", "blue")}
+    normals = {name: np.array([0, 1, 0.5], np.float32) for name in ("nx", "ny", "nz")}
+    io.write(tmp_path / f"a{ending}", PointCloud(np.eye(3), colours | normals))
+    written = laspy.read(str(tmp_path / f"a{ending}"))
+    np.testing.assert_array_equal(written.red, [0, 257, 65535])
+    np.testing.assert_array_equal(written["NormalY"], [0, 1, 0.5])
+    back = io.read(tmp_path / f"a{ending}").attributes
+    for name, values in (colours | normals).items():
+        np.testing.assert_array_equal(back[name], values)
+        assert back[name].dtype == values.dtype
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path, laspy: Any, utm: PointCloud) -> None:
+    """What a header claims is held against the file; the decoder itself has a limit."""
+    path = tmp_path / "a.laz"
+    io.write(path, utm)
+    data = bytearray(path.read_bytes())
+    start = struct.unpack_from("<I", data, 96)[0]
+    struct.pack_into("<q", data, start, -1)  # a table of chunks that a stream left open
+    struct.pack_into("<I", data, 107, 10_000_000)
+    path.write_bytes(data)
+    with pytest.raises(FileFormatError, match="claim to hold 10000000 points"):
         io.read(path)
 
 

@@ -101,9 +101,13 @@ def test_foreign_fields(tmp_path: Path, encoding: Encoding) -> None:
     cloud = io.read(tmp_path / "a.pcd")
     expected = np.stack([table["x"], table["y"], table["z"]], axis=1)
     np.testing.assert_array_equal(cloud.points, expected)
-    assert list(cloud.attributes) == ["rgb", "histogram"]
+    assert list(cloud.attributes) == ["red", "green", "blue", "histogram"]
     np.testing.assert_array_equal(cloud.attributes["histogram"], table["h"])
-    np.testing.assert_array_equal(cloud.attributes["rgb"].view(np.uint32) & 0xFF, np.arange(6))
+    np.testing.assert_array_equal(cloud.attributes["red"], [255] * 6)
+    np.testing.assert_array_equal(cloud.attributes["blue"], np.arange(6))
+    assert cloud.grid == (3, 2)
+    io.write(tmp_path / "b.pcd", cloud)
+    assert io.read(tmp_path / "b.pcd").grid == (3, 2)
 
 
 def test_old_header_without_size_type_count(tmp_path: Path) -> None:
@@ -171,3 +175,79 @@ def test_repeats_are_compressed(tmp_path: Path) -> None:
     write_pcd(tmp_path / "a.pcd", cloud, "binary_compressed")
     assert (tmp_path / "a.pcd").stat().st_size < 3000
     np.testing.assert_array_equal(io.read(tmp_path / "a.pcd").points, cloud.points)
+
+
+def coloured(count: int = 4) -> PointCloud:
+    rng = np.random.default_rng(0)
+    attributes = {name: rng.integers(0, 256, count).astype(np.uint8) for name in ("red", "green")}
+    attributes["blue"] = rng.integers(0, 256, count).astype(np.uint8)
+    normals = rng.normal(size=(count, 3))
+    attributes |= {name: normals[:, k] for k, name in enumerate(("nx", "ny", "nz"))}
+    return PointCloud(rng.normal(size=(count, 3)), attributes)
+
+
+def test_the_layout_is_that_of_pcl(tmp_path: Path) -> None:
+    """PointXYZRGBNormal as PCL writes it: seven floats a point, the colour in the bits of one."""
+    cloud = coloured()
+    io.write(tmp_path / "a.pcd", cloud)
+    head, _, body = (tmp_path / "a.pcd").read_bytes().partition(b"DATA binary\n")
+    lines = dict(line.split(" ", 1) for line in head.decode().splitlines()[1:])
+    assert lines["FIELDS"] == "x y z rgb normal_x normal_y normal_z"
+    assert (lines["SIZE"], lines["TYPE"]) == (" ".join("4" * 7), " ".join("F" * 7))
+    for k in range(4):
+        x, y, z, blue, green, red, alpha, *normal = struct.unpack_from("<3f4B3f", body, 28 * k)
+        np.testing.assert_allclose([x, y, z], cloud.points[k], atol=1e-6)
+        assert (red, green, blue, alpha) == (
+            *(cloud.attributes[name][k] for name in ("red", "green", "blue")), 0,
+        )  # fmt: skip
+        expected = [cloud.attributes[name][k] for name in ("nx", "ny", "nz")]
+        np.testing.assert_allclose(normal, expected, atol=1e-6)
+    back = io.read(tmp_path / "a.pcd")
+    assert list(back.attributes) == ["red", "green", "blue", "nx", "ny", "nz"]
+    np.testing.assert_array_equal(back.attributes["green"], cloud.attributes["green"])
+
+
+@pytest.mark.parametrize("text", ["4294923605", "16733525", "2.34486629e-38"])
+def test_colours_in_ascii_as_numbers_and_as_floats(tmp_path: Path, text: str) -> None:
+    lines = header(FIELDS="x y z rgb", SIZE="4 4 4 4", TYPE="F F F F", COUNT="1 1 1 1")
+    (tmp_path / "a.pcd").write_bytes(lines + f"1 2 3 {text}\n1 2 3 0\n".encode())
+    attributes = io.read(tmp_path / "a.pcd").attributes
+    found = [attributes[name].tolist() for name in ("red", "green", "blue")]
+    assert found == [[0xFF, 0], [0x55, 0], [0x55, 0]]
+
+
+def test_utm_is_a_choice(tmp_path: Path, utm: PointCloud) -> None:
+    path = tmp_path / "a.pcd"
+    with pytest.raises(FileFormatError, match="'float64' or coordinates='shifted'"):
+        io.write(path, utm)
+    assert not list(tmp_path.iterdir())
+    io.write(path, utm, coordinates="float64")
+    np.testing.assert_array_equal(io.read(path).points, utm.points)
+    io.write(path, utm, coordinates="shifted")
+    assert b"SIZE 4 4 4\n" in path.read_bytes()
+    np.testing.assert_allclose(io.read(path).points, utm.points, rtol=0, atol=1e-5)
+    with pytest.raises(FileFormatError, match="expected one of float32, float64, shifted"):
+        io.write(path, utm, coordinates="half")  # type: ignore[arg-type]
+
+
+def test_strays_do_not_hide_what_float32_costs(tmp_path: Path, utm: PointCloud) -> None:
+    """A few zeros make the cloud 5000 km wide, and 25 cm nothing beside that."""
+    points = np.concatenate([np.tile(utm.points, (4, 1)), np.zeros((2, 3))])
+    with pytest.raises(FileFormatError, match=r"would move points by up to 0\.2"):
+        io.write(tmp_path / "a.pcd", points)
+    io.write(tmp_path / "a.pcd", points, coordinates="shifted")
+    back = io.read(tmp_path / "a.pcd").points
+    np.testing.assert_allclose(back[:200], points[:200], rtol=0, atol=1e-5)
+
+
+@pytest.mark.baselines
+def test_open3d_reads_points_colours_and_normals(tmp_path: Path) -> None:
+    o3d = pytest.importorskip("open3d")
+    cloud = coloured()
+    io.write(tmp_path / "a.pcd", cloud)
+    read = o3d.io.read_point_cloud(str(tmp_path / "a.pcd"))
+    np.testing.assert_allclose(np.asarray(read.points), cloud.points, atol=1e-6)
+    for k, names in ((255, ("red", "green", "blue")), (1, ("nx", "ny", "nz"))):
+        found = np.asarray(read.colors if k == 255 else read.normals) * k
+        expected = np.stack([cloud.attributes[name] for name in names], axis=1)
+        np.testing.assert_allclose(found, expected, atol=1e-4)

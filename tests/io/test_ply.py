@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from tests.io.conftest import assert_same_cloud
 
 from vbreg import io
-from vbreg.errors import FileFormatError
+from vbreg.errors import FileFormatError, VBRegWarning
 from vbreg.io.ply import Encoding, write_ply
 from vbreg.types import PointCloud
 
@@ -66,6 +67,7 @@ def test_faces_before_vertices_and_lists_inside(tmp_path: Path, order: str, end:
         body += struct.pack(f"{order}dff", 0.1 + k, k, -k)
     cloud = io.read(save(tmp_path / "a.ply", header, body, end))
     np.testing.assert_array_equal(cloud.points, [[k, -k, 0.1 + k] for k in range(3)])
+    np.testing.assert_array_equal(cloud.faces, [[0, 1, 2], [0, 1, 2], [0, 2, 0]])
     np.testing.assert_array_equal(cloud.attributes["red"], [10, 11, 12])
     assert cloud.attributes["red"].dtype == np.uint8
 
@@ -191,3 +193,30 @@ def test_attributes_of_odd_types(tmp_path: Path) -> None:
     too_big = PointCloud(points, {"time": np.array([2**63 - 1, 1], dtype=np.int64)})
     with pytest.raises(FileFormatError, match="'time' holds integers"):
         io.write(tmp_path / "a.ply", too_big)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_mesh_keeps_its_faces(tmp_path: Path, cloud: PointCloud, encoding: Encoding) -> None:
+    faces = np.random.default_rng(0).integers(0, 50, (20, 3))
+    write_ply(tmp_path / "a.ply", replace(cloud, faces=faces), encoding)
+    back = io.read(tmp_path / "a.ply")
+    assert_same_cloud(back, cloud)
+    np.testing.assert_array_equal(back.faces, faces)
+    np.testing.assert_array_equal(back.transformed(np.eye(4)).faces, faces)
+    with pytest.warns(VBRegWarning, match="cannot hold the faces of the mesh"):
+        io.write(tmp_path / "a.pcd", replace(cloud, faces=faces))
+
+
+@pytest.mark.parametrize("body", [b"0 0 0\n1 1 1\n3 0 1 2\n", b"0 0 0\n1 1 1\n3 0 1\n"])
+def test_faces_that_lie(tmp_path: Path, body: bytes) -> None:
+    faces = "element face 1\nproperty list uchar int vertex_indices"
+    path = save(tmp_path / "a.ply", f"format ascii 1.0\nelement vertex 2\n{XYZ}\n{faces}", body)
+    with pytest.raises(FileFormatError, match=r"a face with the vertex 2|the face '3 0 1'"):
+        io.read(path)
+
+
+def test_colours_are_bytes_and_what_is_lost_is_said(tmp_path: Path) -> None:
+    attributes = {name: np.array([0, 257, 1000], np.uint16) for name in ("red", "green", "blue")}
+    with pytest.warns(VBRegWarning, match="cannot hold colours beyond 8 bits"):
+        io.write(tmp_path / "a.ply", PointCloud(np.zeros((3, 3)), attributes))
+    np.testing.assert_array_equal(io.read(tmp_path / "a.ply").attributes["red"], [0, 1, 4])

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vbreg import io
-from vbreg.errors import FileFormatError
+from vbreg.errors import FileFormatError, VBRegWarning
 from vbreg.types import PointCloud
 
 ENDINGS = [".xyz", ".txt", ".asc", ".csv", ".pts"]
@@ -28,13 +29,16 @@ def test_round_trip_to_the_last_digit(tmp_path: Path, utm: PointCloud, ending: s
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_attributes_come_back(tmp_path: Path, cloud: PointCloud, ending: str) -> None:
-    io.write(tmp_path / f"a{ending}", cloud)
+    names = ["intensity"] if ending == ".pts" else list(cloud.attributes)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        io.write(tmp_path / f"a{ending}", cloud)
+    assert len(said) == (ending == ".pts")  # which has no place for red alone
     back = io.read(tmp_path / f"a{ending}")
     np.testing.assert_array_equal(back.points, cloud.points)
-    names = ["column_3", "column_4", "column_5"] if ending == ".pts" else list(cloud.attributes)
     assert list(back.attributes) == names
-    for name, values in zip(names, cloud.attributes.values(), strict=True):
-        np.testing.assert_array_equal(back.attributes[name], values)
+    for name in names:
+        np.testing.assert_array_equal(back.attributes[name], cloud.attributes[name])
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,11 @@ def test_attributes_come_back(tmp_path: Path, cloud: PointCloud, ending: str) ->
         "1,2,3,\n4,5,6,\n",
         "name,x,y,z\ncar,1,2,3\ntree,4,5,6\n",
         "1e0 +2 3.\n4 5 6\n",
+        "1,0;2,0;3,0\n4,0;5,0;6,0\n",
+        "1,0 2,0 3\n4 5,0 6,0\n",
+        "x;y;z\n1,0;2,0;3,0\n4;5;6\n",
+        "Easting,Northing,Height\n1,2,3\n4,5,6\n",
+        "Northing Easting Elevation\n2 1 3\n5 4 6\n",
     ],
 )
 def test_many_ways_to_write_the_same(tmp_path: Path, text: str) -> None:
@@ -84,7 +93,7 @@ def test_latin_1_comment_and_windows_nan(tmp_path: Path) -> None:
         ("1 2 3\n4 5\n", "not numbers"),
         ("1 2 3\n4 5 six\n", "not numbers"),
         ("1,2,3\n4,,6\n", "not numbers"),
-        ("1,5;2,5;3,5\n", "use '.' for decimals"),
+        ("1 2 3 " * 20_000, "a line of more than 65536 characters"),
         ("a b c\n1 2 3\n", "a line that names x, y and z"),
         ("x y z\n", "no line of numbers"),
         ("x y z\na b c\n", "numbers for x, y and z"),
@@ -101,3 +110,24 @@ def test_latin_1_comment_and_windows_nan(tmp_path: Path) -> None:
 def test_bad_text(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
         read(tmp_path, text)
+
+
+def test_columns_that_an_ending_fixes(tmp_path: Path) -> None:
+    attributes = {name: np.array([0, 51, 255], np.uint8) for name in ("red", "green", "blue")}
+    attributes |= {name: np.array([0.5, 1, -1]) for name in ("nx", "ny", "nz")}
+    cloud = PointCloud(np.arange(9.0).reshape(3, 3), attributes)
+    for ending, line, names in (
+        (".xyzn", "0.0 1.0 2.0 0.5 0.5 0.5", ["nx", "ny", "nz"]),
+        (".xyzrgb", "3.0 4.0 5.0 0.2 0.2 0.2", ["red", "green", "blue"]),
+        (".pts", "3.0 4.0 5.0 51 51 51", ["red", "green", "blue"]),
+    ):
+        path = tmp_path / f"a{ending}"
+        with pytest.warns(VBRegWarning, match="cannot hold the attribute"):
+            io.write(path, cloud)
+        assert line in path.read_text().splitlines()
+        back = io.read(path)
+        assert list(back.attributes) == names
+        for name in names:
+            np.testing.assert_array_equal(back.attributes[name], attributes[name])
+    with pytest.raises(FileFormatError, match=r"\.xyzn needs nx, ny, nz"):
+        io.write(tmp_path / "a.xyzn", np.zeros((1, 3)))

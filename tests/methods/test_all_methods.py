@@ -29,6 +29,7 @@ from vbreg.frames import LocalCloud
 from vbreg.matching import describe, match_clouds
 from vbreg.methods import METHODS, Problem
 from vbreg.scale import Scale
+from vbreg.uncertainty import MIN_POINTS
 
 ALL = parameters(*OURS, *OTHERS)
 # What least squares on the true matches leaves: rounding, or as far as the kernel of FGR narrows.
@@ -101,7 +102,8 @@ def test_a_handful_of_matches_is_enough(name: str, n: int) -> None:
     rotation, translation = error(result.T_target_source, truth)
     assert rotation < 0.1
     assert translation < 0.02
-    assert result.determined
+    # Three matches may agree by accident: ours finds the pose and does not call it fixed.
+    assert result.determined == (name != "vbreg" or n >= MIN_POINTS)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -69,7 +69,8 @@ def test_speed_is_measured_and_written(
     assert backends["vbreg fast"] == "cpu"
     if available("kiss-matcher"):
         assert backends[speed.KISS] == "external"
-    assert [row["stage"] for row in rows["stages"]] == ["network", "vote", "estimate", "refine"]
+    stages = ["network", "vote", "estimate", "refine"]
+    assert [row["stage"] for row in rows["stages"]] == stages
     assert [row["matches"] for row in rows["growth"]] == ["250"]
     recorded = json.loads((output / "run.json").read_text())
     assert set(recorded) == {"matches", "clouds", "stages", "growth"}

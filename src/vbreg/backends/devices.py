@@ -28,11 +28,13 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def choose_device(device: str | torch.device) -> torch.device:
     """Return the device of that name; 'auto' is the GPU where there is one, else the CPU."""
+    if isinstance(device, bool) or not isinstance(device, str | torch.device | int):
+        raise VBRegError(f"device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise VBRegError(
             f"device {device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
         ) from error

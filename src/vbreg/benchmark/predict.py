@@ -30,7 +30,7 @@ from vbreg.benchmark.problems import (
     problem_source,
 )
 from vbreg.errors import VBRegError
-from vbreg.methods import METHODS, Method, Problem, open_method
+from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
 from vbreg.types import Registration
 
@@ -77,6 +77,9 @@ def predict(
     """
     if workers < 1:
         raise VBRegError(f"workers {workers}: expected a number of processes, at least 1")
+    if not isinstance(methods, Mapping):
+        for name in methods:  # an unknown one is told before the pairs are looked for
+            available(name.partition(":")[0])
     pairs = open_sequence(settings, root).select(limit=limit, every=every, scenes=scenes)
     if not len(pairs):
         raise VBRegError(f"no pairs of {settings.dataset} are left to run; check --limit, --scenes")

@@ -10,15 +10,26 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vbreg.cli import benchmark, demo, experiment, formats, info, methods, register, train
+from vbreg.cli import (
+    benchmark,
+    demo,
+    experiment,
+    formats,
+    info,
+    methods,
+    register,
+    train,
+    transform,
+)
 from vbreg.cli.app import app
-from vbreg.cli.console import complain
+from vbreg.cli.console import allow_any_text, complain, forget_stdout
 from vbreg.errors import VBRegError
 
 # Registered here and not by a decorator in each file, so that `vbreg --help` lists the verbs in
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),
     (demo.demo, demo.EXAMPLES),
     (formats.formats, formats.EXAMPLES),
@@ -40,9 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    allow_any_text()
     try:
-        app(given, prog_name="vbreg", obj=given)
-    except (VBRegError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        try:
+            app(given, prog_name="vbreg", obj=given)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the pipe has gone, as `head` does
+        forget_stdout()
+        sys.exit(141)
+    except VBRegError as error:
+        complain("error", str(error))
+        sys.exit(2)
+    except OSError as error:  # a full disk behind stdout, a folder that may not be read
+        forget_stdout()
         complain("error", str(error))
         sys.exit(2)
     except KeyboardInterrupt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,6 +41,13 @@ VoxelSizeOption = Annotated[
 ]
 DeviceOption = Annotated[
     str, typer.Option(help="auto (the GPU if there is one), cpu, cuda or cuda:N.")
+]
+CoordinatesOption = Annotated[
+    Literal["float32", "float64", "shifted"] | None,
+    typer.Option(
+        help="How a .pcd, .ply or .bin holds large coordinates such as UTM: shifted is float32 "
+        "with a shift beside the file. Left out: .pcd and .bin float32, .ply what is needed.",
+    ),
 ]
 QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print nothing but warnings and errors.")

@@ -14,19 +14,16 @@ from vbreg.types import PointCloud
 
 
 def check_inputs(*paths: Path) -> None:
-    """Raise an error unless every path exists and has the ending of a format that is read."""
-    from vbreg.io import FORMATS
+    """Raise an error unless every path is a file with the ending of a format that is read."""
+    from vbreg.io import check_readable
 
-    endings = [row.ending for row in FORMATS if row.reads]
     for path in paths:
-        if not path.exists():
-            raise FileFormatError(f"{path}: no such file; check the spelling")
-        _check_ending(path, endings)
+        check_readable(path)
 
 
 def check_outputs(
     *,
-    cloud: Path | None = None,
+    clouds: Sequence[Path] = (),
     picture: Path | None = None,
     json_path: str | None = None,
     inputs: Sequence[Path] = (),
@@ -34,10 +31,9 @@ def check_outputs(
     """Raise an error unless every result can be written and none goes over one of the inputs."""
     from vbreg import render
 
-    written = []
-    if cloud is not None:
+    written = list(clouds)
+    for cloud in clouds:
         _check_cloud_format(cloud)
-        written.append(cloud)
     if picture is not None:
         _check_ending(picture, render.ENDINGS)
         written.append(picture)
@@ -46,6 +42,10 @@ def check_outputs(
         written.append(Path(json_path))
     for path in written:
         _check_place(path, inputs)
+    places = [path.absolute() for path in written]
+    twice = next((path for path in places if places.count(path) > 1), None)
+    if twice is not None:
+        raise FileFormatError(f"{twice}: two results would go there; give each a name of its own")
 
 
 def _check_cloud_format(path: Path) -> None:
@@ -62,9 +62,15 @@ def _check_cloud_format(path: Path) -> None:
 
 def _check_place(path: Path, inputs: Sequence[Path]) -> None:
     """Raise an error unless a file can be put at `path` without losing an input."""
-    if any(path.exists() and path.samefile(kept) for kept in inputs):
+    try:
+        over = path.exists() and any(kept.exists() and path.samefile(kept) for kept in inputs)
+        missing = not path.parent.is_dir()
+    except (OSError, ValueError) as exc:  # a name of 300 characters, or with a NUL in it
+        reason = getattr(exc, "strerror", None) or str(exc)
+        raise FileFormatError(f"cannot write {path}: {reason}; choose another name") from exc
+    if over:
         raise FileFormatError(f"{path} is an input: choose another name for the result")
-    if not path.parent.is_dir():
+    if missing:
         raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise FileFormatError(f"cannot write {path}: choose a file in a folder of yours")

@@ -42,7 +42,8 @@ def demo(
         render.before_after(*points, result.T_target_source, picture, pair.TITLE)
     degrees, metres = pose_difference(result.T_target_source, T_truth)
     console = stdout_console()
-    print_result(console, result, result.timings, [picture])
+    print_result(console, result, result.timings)
+    print_row(console, "wrote", str(picture))
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")
     if degrees > MAX_DEGREES or metres > MAX_METRES:
         complain("warning", "the demo pair was not aligned; please report this")

@@ -6,7 +6,7 @@ from vbreg.cli.app import examples
 from vbreg.cli.console import print_row, stdout_console
 
 EXAMPLES = examples("vbreg formats")
-LABEL_WIDTH = 19  # columns for an ending and "read, write"
+LABEL_WIDTH = 21  # columns for an ending and "read, write"
 
 
 def formats() -> None:
@@ -17,4 +17,4 @@ def formats() -> None:
     for row in FORMATS:
         verbs = "read, write" if row.reads and row.writes else "read" if row.reads else "write"
         extra = f"; needs pip install 'vbreg[{row.extra}]'" if row.extra else ""
-        print_row(console, f"{row.ending:<6}{verbs}", row.note + extra, LABEL_WIDTH)
+        print_row(console, f"{row.ending:<8}{verbs}", row.note + extra, LABEL_WIDTH)

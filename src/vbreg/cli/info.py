@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from vbreg.cli.app import examples
-from vbreg.cli.checks import check_inputs
-from vbreg.cli.console import print_row, progress, stdout_console
+from vbreg.cli.console import complain, print_row, progress, stdout_console
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
@@ -31,21 +30,27 @@ def info(
     json_: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """Describe clouds: points, extents, spacing, attributes."""
-    check_inputs(*files)
+    described: list[dict[str, Any]] = []
     with progress(quiet=False) as stage:
         stage("start torch")
-        described = []
         for path in files:
             stage(f"read {path.name}")
-            described.append(_describe(path))
+            try:
+                described.append(_describe(path))
+            except VBRegError as error:
+                described.append({"file": str(path), "error": str(error)})
     if json_:
         print(json.dumps(described, indent=2))
-        return
     console = stdout_console()
     for index, facts in enumerate(described):
-        if index:
-            console.print()
-        _print_facts(console, facts)
+        if "error" in facts:
+            complain("error", facts["error"])
+        elif not json_:
+            if index:
+                console.print()
+            _print_facts(console, facts)
+    if any("error" in facts for facts in described):
+        raise typer.Exit(2)
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.app import (
+    CoordinatesOption,
+    DeviceOption,
+    QuietOption,
+    VoxelSizeOption,
+    examples,
+)
 from vbreg.cli.checks import check_inputs, check_outputs
-from vbreg.cli.console import complain, progress, stdout_console
-from vbreg.cli.results import as_json, print_result, write_json
-from vbreg.errors import VBRegError
-from vbreg.types import Registration
+from vbreg.cli.console import collected_warnings, complain, progress
+from vbreg.cli.constraints import (
+    GravityOption,
+    GuessOption,
+    MaxRotationOption,
+    MaxTranslationOption,
+    gravity_of,
+    guess_of,
+)
+from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
+from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_poses
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.types import PointCloud, Registration
 
 # Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
 MIN_INLIERS = 30
@@ -24,6 +41,9 @@ EXAMPLES = examples(
     "vbreg register source.ply target.ply -o aligned.ply --picture before_after.png",
     "vbreg register source.pcd target.pcd --preset outdoor",
     "vbreg register source.ply target.ply --voxel-size 0.03 --json - | jq .T_target_source",
+    "vbreg register scan1.ply scan2.ply map.ply -o aligned/ --merge all.ply",
+    "vbreg register source.pcd target.pcd --crop 40 --crop target:-5,-5,0,5,5,3",
+    "vbreg register source.ply target.ply --gravity z --max-translation 5",
 )
 
 
@@ -31,7 +51,9 @@ EXAMPLES = examples(
 PresetName = Literal["indoor", "outdoor"]
 MatchingName = Literal["one-way", "either-way", "mutual"]
 
-SourceArgument = Annotated[Path, typer.Argument(metavar="SOURCE", help="The cloud to move.")]
+SourceArgument = Annotated[
+    list[Path], typer.Argument(metavar="SOURCE...", help="The cloud to move, or several.")
+]
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The cloud that stays.")]
 PresetOption = Annotated[
     PresetName | None,
@@ -39,7 +61,25 @@ PresetOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="Write the whole source in the target's frame."),
+    typer.Option(
+        "-o",
+        "--output",
+        help="Write the whole source in the target's frame; for several sources, a folder.",
+    ),
+]
+MergeOption = Annotated[
+    Path | None, typer.Option(help="Write the target and every moved source as one cloud.")
+]
+CropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[source:|target:]R|X0,Y0,Z0,X1,Y1,Z1",
+        help="Register only what lies within R of the origin, or within a box, in each cloud's own "
+        "frame or in that of the one named.",
+    ),
+]
+OutliersOption = Annotated[
+    bool, typer.Option("--remove-outliers", help="Register without points that lie apart.")
 ]
 JsonOption = Annotated[
     str | None,
@@ -103,6 +143,10 @@ def register(
     output: OutputOption = None,
     json_path: JsonOption = None,
     picture: PictureOption = None,
+    merge: MergeOption = None,
+    coordinates: CoordinatesOption = None,
+    crop: CropOption = None,
+    remove_outliers: OutliersOption = False,
     device: DeviceOption = "auto",
     weights: WeightsOption = None,
     descriptor: DescriptorOption = "learned",
@@ -110,48 +154,106 @@ def register(
     matching: MatchingOption = None,
     viewpoint: ViewpointOption = None,
     max_correspondences: MaxCorrespondencesOption = 8000,
+    gravity: GravityOption = None,
+    guess: GuessOption = None,
+    max_translation: MaxTranslationOption = None,
+    max_rotation: MaxRotationOption = None,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the pose of SOURCE in the frame of TARGET."""
-    check_inputs(source, target)
-    check_outputs(cloud=output, picture=picture, json_path=json_path, inputs=(source, target))
+    """Find the pose of SOURCE, or of each of several, in the frame of TARGET."""
+    several = len(source) > 1
+    outputs = Outputs(output, merge, picture, json_path, coordinates, quiet)
+    crops = [parse_crop(text) for text in crop or []]
+    options = {
+        "voxel_size": voxel_size,
+        "preset": preset,
+        "weights": weights,
+        "descriptor": descriptor,
+        "device": device,
+        "keypoints": _count(keypoints),
+        "matching": matching,
+        "viewpoint": viewpoint_of(viewpoint),
+        "max_correspondences": max_correspondences,
+        "gravity": gravity_of(gravity),
+        "guess": guess_of(guess),
+        "max_translation": max_translation,
+        "max_rotation": max_rotation,
+        "seed": seed,
+    }
+    if not several:
+        check_inputs(*source)
+    _check(outputs, source, target)
+    found, failed = [], False
     with progress(quiet) as stage:
         stage("start torch")
-        from vbreg import io, registration, render
-
-        stage("read files")
-        start = time.perf_counter()
-        clouds = io.read(source), io.read(target)
-        seconds = time.perf_counter() - start
-        result = registration.register(
-            *clouds,
-            voxel_size=voxel_size,
-            preset=preset,
-            weights=weights,
-            descriptor=descriptor,
-            device=device,
-            keypoints=_count(keypoints),
-            matching=matching,
-            viewpoint=viewpoint_of(viewpoint),
-            max_correspondences=max_correspondences,
-            seed=seed,
-            on_stage=stage,
-        )
+        run = _Run(stage, crops, remove_outliers, options)
+        whole, prepared, seconds = run.read(target, "target")
+        for path in source:
+            try:
+                found.append(run.align(path, prepared, seconds))
+            except VBRegError as error:
+                if not several:
+                    raise
+                complain("error", str(error))
+                failed = True
         stage("write")
-        if output is not None:
-            io.write(output, result.apply_to(clouds[0]))
-        if picture is not None:
-            points = clouds[0].points, clouds[1].points
-            title = f"{source.name} to {target.name}"
-            render.before_after(*points, result.T_target_source, picture, title)
-    timings = {"read files": seconds, **result.timings}
-    if json_path is not None:
-        write_json(json_path, as_json(result, timings, source, target))
-    if not quiet and json_path != "-":
-        written = [path for path in (output, json_path, picture) if path is not None]
-        print_result(stdout_console(), result, timings, written)
-    _warn_if_doubtful(result)
+    if found:
+        failed |= not write_poses(outputs, found, target, several=several)
+        failed |= not write_clouds(outputs, found, target, whole, several)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
+    """Raise an error where something is wrong with the paths, before any work begins."""
+    check_inputs(target)
+    if len(sources) > 1:
+        if outputs.picture is not None:
+            raise FileFormatError(f"--picture {outputs.picture}: it shows one source; give one")
+        if outputs.output is not None and not outputs.output.is_dir():
+            raise FileFormatError(
+                f"-o {outputs.output}: expected a folder for the {len(sources)} sources; create it"
+            )
+    check_outputs(
+        clouds=outputs.clouds(sources),
+        picture=outputs.picture,
+        json_path=outputs.json_path,
+        inputs=(*sources, target),
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all sources of a command share."""
+
+    stage: Callable[[str], None]
+    crops: Sequence[Crop]
+    remove_outliers: bool
+    options: Mapping[str, Any]
+
+    def read(
+        self, path: Path, role: Literal["source", "target"]
+    ) -> tuple[PointCloud, PointCloud, float]:
+        """Return a cloud, the part of it to register, and the seconds to read the file."""
+        from vbreg import io
+
+        self.stage(f"read {path.name}")
+        start = time.perf_counter()
+        cloud = io.read(path)
+        seconds = time.perf_counter() - start
+        part = cropped(cloud, role, self.crops)
+        return cloud, without_outliers(part) if self.remove_outliers else part, seconds
+
+    def align(self, path: Path, target: PointCloud, target_seconds: float) -> Aligned:
+        """Register one source, and collect the warnings on the way."""
+        from vbreg import registration
+
+        with collected_warnings() as said:
+            cloud, part, seconds = self.read(path, "source")
+            result = registration.register(part, target, on_stage=self.stage, **self.options)
+        timings = {"read files": seconds + target_seconds, **result.timings}
+        return Aligned(path, cloud, result, timings, [*said, *_doubts(result)])
 
 
 def _count(text: str | None) -> int | Literal["all"] | None:
@@ -178,17 +280,17 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
     return x, y, z
 
 
-def _warn_if_doubtful(result: Registration) -> None:
-    """Warn on stderr where the matches say little for the pose."""
+def _doubts(result: Registration) -> list[str]:
+    """Say where the scans leave the pose free, or the matches say little for it."""
     inliers, matches = result.inlier_count, len(result.correspondences)
+    if result.free_directions:
+        free = ", ".join(map(str, result.free_directions))
+        return [f"what the scans share does not fix the pose: SOURCE {free}"]
     if not result.determined:
-        complain(
-            "warning",
-            "the matches do not fix all six degrees of freedom; do not rely on this pose",
-        )
-    elif inliers < max(MIN_INLIERS, MIN_INLIER_SHARE * matches):
-        complain(
-            "warning",
+        return ["the matches do not fix all six degrees of freedom; do not rely on this pose"]
+    if inliers < max(MIN_INLIERS, MIN_INLIER_SHARE * matches):
+        return [
             f"only {inliers} of {matches} matches agree with this pose, and clouds that do not "
-            "overlap can reach that by chance; look at --picture, or try another --voxel-size",
-        )
+            "overlap can reach that by chance; look at --picture, or try another --voxel-size"
+        ]
+    return []

@@ -15,16 +15,12 @@ from vbreg import __version__
 from vbreg.cli.console import print_row
 from vbreg.types import Float64, Registration
 
+DIGITS = (12, 6)  # behind the point, of a rotation and of a translation
 MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
 
 
-def print_result(
-    console: Console,
-    result: Registration,
-    timings: Mapping[str, float],
-    written: Sequence[Path | str],
-) -> None:
-    """Print the pose, the evidence for it, the seconds of each stage and the files written.
+def print_result(console: Console, result: Registration, timings: Mapping[str, float]) -> None:
+    """Print the pose, the evidence for it and the seconds of each stage.
 
     `timings` are the result's and what the command did besides, such as reading files.
     """
@@ -38,18 +34,25 @@ def print_result(
     print_row(console, "translation", f"{length:.4g}")
     print_row(console, "inliers", _inliers(result))
     print_row(console, "score", f"{result.score:.3f}")
+    if result.covariance is not None and result.inlier_count:
+        print_row(console, "uncertainty", _standard_deviation(result, result.covariance))
+    for free in result.free_directions:
+        print_row(console, "free", str(free))
     print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
-            print_row(console, "dropped", f"{dropped} non-finite points of {role}")
+            text = f"{dropped} points of {role}, not finite or far from all others"
+            print_row(console, "dropped", text)
     print_row(console, "seconds", f"{sum(timings.values()):.2f}")
     _print_timings(console, timings)
-    for path in written:
-        print_row(console, "wrote", str(path))
 
 
 def as_json(
-    result: Registration, timings: Mapping[str, float], source: Path, target: Path
+    result: Registration,
+    timings: Mapping[str, float],
+    source: Path,
+    target: Path,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the pose, the evidence for it and the seconds of each stage in JSON's types."""
     T = result.T_target_source
@@ -68,6 +71,8 @@ def as_json(
         "inlier_rmse": result.inlier_rmse,
         "score": result.score,
         "determined": result.determined,
+        "free_directions": [str(free) for free in result.free_directions],
+        "covariance": None if result.covariance is None else result.covariance.tolist(),
         "voxel_size": result.voxel_size,
         "voxel_size_estimated": result.voxel_size_estimated,
         "inlier_threshold": result.inlier_threshold,
@@ -75,10 +80,11 @@ def as_json(
         "points_dropped": result.points_dropped,
         "backend": result.backend,
         "timings": dict(timings),
+        "warnings": list(warnings),
     }
 
 
-def write_json(path: str, content: Mapping[str, Any]) -> None:
+def write_json(path: str, content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Write JSON to a file, or to stdout where the path is '-'."""
     text = json.dumps(content, indent=2)
     if path == "-":
@@ -101,10 +107,14 @@ def pose_difference(T_estimate: Float64, T_truth: Float64) -> tuple[float, float
 
 
 def _matrix(T: Float64) -> str:
-    """Return the rows of a pose as lines of text whose columns stand below each other."""
-    cells = [[f"{value:.6f}" for value in row] for row in T]
-    width = max(len(cell) for row in cells for cell in row)
-    return "\n".join("  " + "  ".join(cell.rjust(width) for cell in row) for row in cells)
+    """Return the rows of a pose as lines of text whose columns stand below each other.
+
+    The rotation has as many digits as coordinates of 10,000 km need to land within 0.01 mm.
+    """
+    cells = [[f"{v:.{DIGITS[k == 3]}f}" for k, v in enumerate(row)] for row in T]
+    width = [max(len(row[k]) for row in cells) for k in range(4)]
+    lines = [[cell.rjust(w) for cell, w in zip(row, width, strict=True)] for row in cells]
+    return "\n".join("  " + "  ".join(line) for line in lines)
 
 
 def _inliers(result: Registration) -> str:
@@ -114,6 +124,18 @@ def _inliers(result: Registration) -> str:
     if result.matches_found > matches:
         said += f", thinned from {result.matches_found}"
     return said
+
+
+def _standard_deviation(result: Registration, covariance: Float64) -> str:
+    """Say how far the pose may be off where the matches are that agree with it."""
+    from vbreg.uncertainty import moved_to
+
+    middle = result.correspondences.target[result.inliers].mean(0)
+    turn, shift = np.split(np.diag(moved_to(covariance, middle)), 2)
+    return (
+        f"{np.degrees(np.sqrt(turn.sum())):.2g} deg and {np.sqrt(shift.sum()):.2g} "
+        "(one standard deviation, at the inliers)"
+    )
 
 
 def _print_timings(console: Console, timings: Mapping[str, float]) -> None:

@@ -12,19 +12,23 @@ from vbreg.io.described import (
     read_described_pair,
     read_descriptors,
 )
-from vbreg.io.formats import FORMATS, Format, read, write
+from vbreg.io.formats import FORMATS, Coordinates, Format, check_readable, read, write
 from vbreg.io.pickles import read_pickle
+from vbreg.io.poses import read_pose
 
 __all__ = [
     "FORMATS",
+    "Coordinates",
     "Format",
     "StoredCloud",
     "atomic_path",
+    "check_readable",
     "described_pair",
     "read",
     "read_arrays",
     "read_described_pair",
     "read_descriptors",
     "read_pickle",
+    "read_pose",
     "write",
 ]

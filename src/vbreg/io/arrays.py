@@ -5,24 +5,30 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.io.columns import (
+    check_file,
     cloud_from_columns,
     cloud_from_rows,
     native_copy,
     problem,
     read_bytes,
 )
+from vbreg.io.names import usual_names
 from vbreg.types import PointCloud
 
-POINT_KEYS = ("pcd", "points", "xyz")
-_MAX_DEFLATE_RATIO = 1100  # the method itself ends at 1032
+POINT_KEYS = ("pcd", "points", "xyz", "arr_0")  # the last is what numpy calls an unnamed one
+MAX_RATIO = 30  # of the size of the arrays to that of the compressed file; 5 is much already
+SPARE = 1 << 27  # bytes of arrays that a file of any size may hold
+_MAX_HEADER = 1 << 16
 
 
 class _Header(NamedTuple):
@@ -42,26 +48,32 @@ def read_npy(path: Path) -> PointCloud:
     return cloud_from_rows(path, array)
 
 
-def write_npy(path: Path, cloud: PointCloud) -> None:
-    """Write the points alone, as an array (N, 3)."""
+def write_npy(path: Path, cloud: PointCloud) -> list[str]:
+    """Write the points alone, as an array (N, 3); return what is lost."""
     with path.open("wb") as file:
         np.lib.format.write_array(file, cloud.points, allow_pickle=False)
+    return [f"the attribute '{name}'" for name in cloud.attributes]
 
 
 def read_npz(path: Path) -> PointCloud:
     """Read points under the first of POINT_KEYS; other arrays of as many rows are attributes."""
-    data = read_bytes(path)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _read_archive(path, archive)
-    except VBRegError:
-        raise
-    except Exception as exc:  # zipfile and zlib raise a dozen types on a damaged archive
-        raise problem(path, f"a damaged archive ({exc})", "an .npz archive") from exc
+    with open_archive(path) as archive:
+        key = next((key for key in POINT_KEYS if key in archive), None)
+        if key is None:
+            found = ", ".join(archive.names)[:200] or "none"
+            wanted = ", ".join(POINT_KEYS)
+            hint = "save it under one of these names"
+            raise problem(path, f"keys {found}", f"one of {wanted}", hint)
+        cloud = cloud_from_rows(path, archive.array(key))
+        attributes = dict(cloud.attributes)
+        for name in archive.names:
+            if name != key and archive.is_numeric(name, rows=len(cloud)):
+                attributes[name] = native_copy(archive.array(name))
+    return PointCloud(cloud.points, usual_names(attributes))
 
 
-def write_npz(path: Path, cloud: PointCloud) -> None:
-    """Write `points` and every attribute under its name."""
+def write_npz(path: Path, cloud: PointCloud) -> list[str]:
+    """Write `points` and every attribute under its name; nothing is lost."""
     clash = next((key for key in POINT_KEYS if key in cloud.attributes), None)
     if clash is not None:
         raise FileFormatError(f"the attribute '{clash}' has the name of the points; rename it")
@@ -70,43 +82,67 @@ def write_npz(path: Path, cloud: PointCloud) -> None:
         for name, values in members.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(values), allow_pickle=False)
+    return []
 
 
-def _read_archive(path: Path, archive: zipfile.ZipFile) -> PointCloud:
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    key = next((key for key in POINT_KEYS if key in members), None)
-    if key is None:
-        found = ", ".join(members) or "none"
-        wanted = ", ".join(POINT_KEYS)
-        raise problem(path, f"keys {found}", f"one of {wanted}", "save it under one of these names")
-    cloud = cloud_from_rows(path, _array(path, f"'{key}'", _member(path, archive, members[key])))
-    attributes = dict(cloud.attributes)
-    for name, info in members.items():
-        if name != key:
-            values = _attribute(path, name, _member(path, archive, info), len(cloud))
-            attributes.update({} if values is None else {name: values})
-    return PointCloud(cloud.points, attributes)
+class Archive:
+    """The arrays of an .npz by name. One is read when it is asked for, and within a limit.
+
+    The limit is on all of them together: deflate turns a megabyte into a gigabyte of zeros.
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self._path, self._archive = path, archive
+        self._members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
+        self._left = MAX_RATIO * path.stat().st_size + SPARE
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all members, without '.npy'."""
+        return list(self._members)
+
+    def is_numeric(self, name: str, rows: int | None = None) -> bool:
+        """Tell whether a member is an array of numbers, with so many rows if these are given."""
+        with self._open(name) as file:
+            head = file.read(_MAX_HEADER)
+        if not head.startswith(np.lib.format.MAGIC_PREFIX):
+            return False
+        header = _header(self._path, f"'{name}'", head)
+        fits = rows is None or (len(header.shape) in (1, 2) and header.shape[0] == rows)
+        return fits and header.dtype.kind in "biuf"
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Read an array, if that and what was read before does not exceed the limit."""
+        info = self._members[name]
+        if info.file_size > self._left:
+            claim = f"'{info.filename}' of {info.compress_size} bytes that claims {info.file_size}"
+            raise problem(self._path, claim, f"at most {self._left}", "save it uncompressed")
+        self._left -= info.file_size
+        with self._open(name) as file:
+            return _array(self._path, f"'{name}'", file.read(info.file_size))
+
+    def _open(self, name: str) -> IO[bytes]:
+        info = self._members[name]
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            found = f"'{info.filename}' in an unusual compression"
+            raise problem(self._path, found, "deflate or none")
+        return self._archive.open(info)
 
 
-def _attribute(path: Path, name: str, data: bytes, count: int) -> NDArray[Any] | None:
-    """Return an array of numbers per point, or None for anything else that an archive holds."""
-    if not data.startswith(np.lib.format.MAGIC_PREFIX):
-        return None
-    header = _header(path, f"'{name}'", data)
-    fits = len(header.shape) in (1, 2) and header.shape[0] == count
-    if not fits or header.dtype.kind not in "biuf":
-        return None
-    return native_copy(_array(path, f"'{name}'", data))
-
-
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    most = info.compress_size * _MAX_DEFLATE_RATIO + 1024
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise problem(path, f"'{info.filename}' in an unusual compression", "deflate or none")
-    if info.file_size > most:
-        claim = f"'{info.filename}' of {info.compress_size} bytes that claims {info.file_size}"
-        raise problem(path, claim, f"at most {most}")
-    return archive.read(info)
+@contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Open an .npz, whose arrays are read within a limit; nothing in it is ever unpickled."""
+    check_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield Archive(path, archive)
+    except VBRegError:
+        raise
+    except Exception as exc:  # zipfile and zlib raise a dozen types on a damaged archive
+        raise problem(path, f"a damaged archive ({exc})", "an .npz archive") from exc
 
 
 def _header(path: Path, what: str, data: bytes) -> _Header:
@@ -126,7 +162,10 @@ def _header(path: Path, what: str, data: bytes) -> _Header:
 
 
 def _array(path: Path, what: str, data: bytes) -> NDArray[Any]:
-    """Return the bytes as an array, if they are as many as the header says."""
+    """Return the bytes as an array, if they are as many as the header says.
+
+    An array without pickles whose values are objects, text or the like is for the caller to refuse.
+    """
     header = _header(path, what, data)
     if header.dtype.hasobject:
         raise problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vbreg.errors import FileFormatError
+from vbreg.io.names import COLOUR_NAMES, eight_bit_colours, has_all, usual_names
 from vbreg.types import Float64, PointCloud
 
+AXIS_NAMES = (
+    ("x", "easting", "east"),
+    ("y", "northing", "north"),
+    ("z", "height", "elevation", "altitude", "up"),
+)
+MIN_TRANSPOSED = 64  # columns; no cloud of three or four points has so many attributes
 AGAIN = "export or download the file again"
 
 
@@ -55,14 +63,29 @@ def unique_names(names: Iterable[str]) -> list[str]:
     return result
 
 
-def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> PointCloud:
-    """Find x, y and z by name (any case); every other column becomes an attribute."""
+def find_axes(names: Iterable[str]) -> list[str] | None:
+    """Return which of the names are x, y and z, in any case or as a map calls them, if all are."""
     by_lower: dict[str, str] = {}
-    for name in columns:
+    given = list(names)
+    for name in given:
         by_lower.setdefault(name.lower(), name)
-    axes = [axis if axis in columns else by_lower.get(axis, "") for axis in "xyz"]
-    if "" in axes or any(columns[axis].ndim != 1 for axis in axes):
-        found = ", ".join(columns) or "none"
+    axes = [
+        next((by_lower[alias] for alias in aliases if alias in by_lower), "")
+        if (axis := aliases[0]) not in given
+        else axis
+        for aliases in AXIS_NAMES
+    ]
+    return axes if all(axes) else None
+
+
+def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> PointCloud:
+    """Find x, y and z by name; every other column becomes an attribute.
+
+    Colours, normals and intensity get the names that they have in every cloud.
+    """
+    axes = find_axes(columns)
+    if axes is None or any(columns[axis].ndim != 1 for axis in axes):
+        found = ", ".join(columns)[:200] or "none"
         raise problem(path, f"columns {found}", "one value each of x, y and z per point")
     points = np.empty((len(columns[axes[0]]), 3), dtype=np.float64)
     if not len(points):
@@ -70,8 +93,8 @@ def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> Point
     with np.errstate(invalid="ignore"):  # a signalling NaN is as welcome as any other
         for index, axis in enumerate(axes):
             points[:, index] = columns[axis]
-    attributes = {name: native_copy(column) for name, column in columns.items() if name not in axes}
-    return PointCloud(points, attributes)
+    others = usual_names({name: v for name, v in columns.items() if name not in axes})
+    return PointCloud(points, {name: native_copy(column) for name, column in others.items()})
 
 
 def cloud_from_rows(path: Path, rows: NDArray[Any]) -> PointCloud:
@@ -80,12 +103,20 @@ def cloud_from_rows(path: Path, rows: NDArray[Any]) -> PointCloud:
     Further columns are called column_3, column_4 and so on.
     """
     if rows.ndim != 2 or rows.shape[1] < 3:
-        hint = "transpose it" if rows.ndim == 2 and rows.shape[0] == 3 else AGAIN
+        hint = "transpose it" if rows.ndim == 2 and rows.shape[0] in (3, 4) else AGAIN
         raise problem(path, f"an array of shape {rows.shape}", "the shape (N, 3) or wider", hint)
     if rows.dtype.kind not in "iuf":
         raise problem(path, f"values of type {rows.dtype}", "real numbers")
+    if is_transposed(rows.shape):
+        found = f"an array of shape {rows.shape}, which looks like columns of points"
+        raise problem(path, found, "the shape (N, 3) or wider", "transpose it")
     names = ["x", "y", "z", *(f"column_{k}" for k in range(3, rows.shape[1]))]
     return cloud_from_columns(path, dict(zip(names, rows.T, strict=True)))
+
+
+def is_transposed(shape: tuple[int, ...]) -> bool:
+    """Tell whether an array looks like (3, N) or (4, N): points in its columns, not in its rows."""
+    return len(shape) == 2 and shape[0] in (3, 4) and shape[1] >= MIN_TRANSPOSED
 
 
 def native_copy(column: NDArray[Any]) -> NDArray[Any]:
@@ -114,7 +145,7 @@ def as_cloud(cloud: PointCloud | ArrayLike) -> PointCloud:
                 f"the attribute '{name}' has shape {values.shape} and type {values.dtype}; "
                 f"expected ({len(points)},) or ({len(points)}, k) numbers"
             )
-    return PointCloud(points.astype(np.float64, copy=False), attributes)
+    return replace(cloud, points=points.astype(np.float64, copy=False), attributes=attributes)
 
 
 def flat_attributes(cloud: PointCloud) -> dict[str, NDArray[Any]]:
@@ -166,14 +197,26 @@ def storable(name: str, values: NDArray[Any], integer_bytes: int) -> NDArray[Any
     )
 
 
-def records(cloud: PointCloud, integer_bytes: int) -> NDArray[Any]:
-    """Return a packed little-endian record per point: x, y, z, then the attributes."""
-    coordinate = coordinate_type(cloud.points)
-    columns = {axis: cloud.points[:, k].astype(coordinate) for k, axis in enumerate("xyz")}
-    for name, values in flat_attributes(cloud).items():
-        columns[name] = storable(name, values, integer_bytes)
-    dtype = np.dtype([(name, values.dtype.newbyteorder("<")) for name, values in columns.items()])
-    table = np.empty(len(cloud), dtype=dtype)
-    for name, values in columns.items():
+def coordinate_columns(cloud: PointCloud) -> dict[str, NDArray[Any]]:
+    """Return x, y and z, as float32 if the cloud holds them so."""
+    return {axis: cloud.points[:, k] for k, axis in enumerate("xyz")}
+
+
+def with_eight_bit_colours(
+    columns: Mapping[str, NDArray[Any]],
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return the columns with colours as bytes, and what is lost by that."""
+    if not has_all(columns, COLOUR_NAMES):
+        return dict(columns), []
+    colours, exact = eight_bit_colours(columns)
+    return {**columns, **colours}, [] if exact else ["colours beyond 8 bits"]
+
+
+def records(columns: Mapping[str, NDArray[Any]], integer_bytes: int) -> NDArray[Any]:
+    """Return a packed little-endian record per point, in the order of the columns."""
+    held = {name: storable(name, values, integer_bytes) for name, values in columns.items()}
+    dtype = np.dtype([(name, values.dtype.newbyteorder("<")) for name, values in held.items()])
+    table = np.empty(len(columns["x"]), dtype=dtype)
+    for name, values in held.items():
         table[name] = values
     return table

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError
+from vbreg.io.arrays import open_archive
 from vbreg.types import Float32, Float64
 
 POINT_NAMES = (
@@ -120,15 +121,15 @@ def read_arrays(path: str | Path) -> Mapping[str, NDArray[Any]]:
 
 
 def _read_npz(path: Path) -> Mapping[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
-        held = {name: archive[name] for name in archive.files}
+    with open_archive(path) as archive:
+        held = {name: archive.array(name) for name in archive.names}
     if held.keys() == {"arr_0", "arr_1"}:  # numpy.savez(path, points, features)
         return {"points": held["arr_0"], "features": held["arr_1"]}
     return held
 
 
 def _read_npy(path: Path) -> Mapping[str, NDArray[Any]]:
-    array = np.load(path, allow_pickle=False)
+    array = np.load(path, mmap_mode="r", allow_pickle=False)  # checks the size against the file
     if array.ndim != 2 or array.shape[1] < 4:
         raise FileFormatError(
             f"{path}: has shape {array.shape}, expected (N, 3 + D): x, y, z and the descriptor"

@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError, MissingExtraError, VBRegError
+from vbreg.io.child import decode_in_child
 from vbreg.io.columns import check_file, coordinate_type, problem
-from vbreg.types import Float64, PointCloud
+from vbreg.io.names import has_all
+from vbreg.types import NORMAL_NAMES, Float64, PointCloud
 
 _CHUNK = 1_000_000  # points decoded at a time: a header cannot make us allocate what it claims
+_MAX_RATIO = 64  # of the memory that a decoder needs to the size of the file
+_MEMORY = 1 << 29  # bytes that it may need besides
 _CARTESIAN = ("cartesianX", "cartesianY", "cartesianZ")
 _SPHERICAL = ("sphericalRange", "sphericalAzimuth", "sphericalElevation")
 _ATTRIBUTES = {
@@ -22,20 +26,31 @@ _ATTRIBUTES = {
     "colorRed": "red",
     "colorGreen": "green",
     "colorBlue": "blue",
+    "nor:normalX": "nx",
+    "nor:normalY": "ny",
+    "nor:normalZ": "nz",
 }
+_NORMALS = ("nor", "http://www.libe57.org/E57_NOR_surface_normals.txt")  # an extension of E57
 
 
 def read_e57(path: Path) -> PointCloud:
     """Read all scans of the file in the file's frame, one after the other.
 
-    A point that its scanner marked as invalid has no position; it is kept as NaN.
+    A point that its scanner marked as invalid has no position; it is kept as NaN. The file is
+    decoded in a process of its own, with a limit of memory.
     """
-    pye57 = _pye57("reading")
+    _pye57("reading")
     check_file(path)
     with path.open("rb") as head:
         signature = head.read(8)
     if signature != b"ASTM-E57":
         raise problem(path, f"a file that starts with {signature!r}", "the signature 'ASTM-E57'")
+    return decode_in_child(path, "e57", _MEMORY + _MAX_RATIO * path.stat().st_size)
+
+
+def decode(path: Path) -> PointCloud:
+    """Decode all scans of a file that is an E57 by its signature."""
+    pye57 = _pye57("reading")
     try:
         with pye57.E57(str(path)) as file:
             scans = [_read_scan(pye57, path, file, k) for k in range(file.scan_count)]
@@ -54,8 +69,11 @@ def read_e57(path: Path) -> PointCloud:
     return PointCloud(np.concatenate([scan.points for scan in scans]), attributes)
 
 
-def write_e57(path: Path, cloud: PointCloud) -> None:
-    """Write one scan with an identity pose, in double precision if the coordinates need it."""
+def write_e57(path: Path, cloud: PointCloud) -> list[str]:
+    """Write one scan with an identity pose, in double precision if the coordinates need it.
+
+    Return what is lost.
+    """
     pye57 = _pye57("writing")
     columns: dict[str, NDArray[Any]] = dict(zip(_CARTESIAN, cloud.points.T, strict=True))
     for field, name in _ATTRIBUTES.items():
@@ -68,6 +86,8 @@ def write_e57(path: Path, cloud: PointCloud) -> None:
             _write_scan(pye57.libe57, file, columns, coordinate_type(cloud.points))
     except Exception as exc:
         raise FileFormatError(f"pye57 failed: {str(exc).strip()}; write .ply instead") from exc
+    kept = {_ATTRIBUTES[field] for field in columns if field in _ATTRIBUTES}
+    return [f"the attribute '{name}'" for name in cloud.attributes if name not in kept]
 
 
 def _pye57(doing: str) -> ModuleType:
@@ -96,9 +116,11 @@ def _read_scan(pye57: ModuleType, path: Path, file: Any, index: int) -> PointClo
         points[columns[invalid] != 0] = np.nan
     rotation, translation = _pose(path, header)
     points = points @ rotation.T + translation
-    return PointCloud(
-        points, {new: _compact(columns[old]) for old, new in _ATTRIBUTES.items() if old in columns}
-    )
+    attributes = {new: columns[old] for old, new in _ATTRIBUTES.items() if old in columns}
+    if has_all(attributes, NORMAL_NAMES):
+        normals = np.stack([attributes[name] for name in NORMAL_NAMES]).T @ rotation.T
+        attributes |= dict(zip(NORMAL_NAMES, normals.T, strict=True))
+    return PointCloud(points, {name: _compact(values) for name, values in attributes.items()})
 
 
 def _read_fields(
@@ -161,7 +183,7 @@ def _pose(path: Path, header: Any) -> tuple[Float64, Float64]:
 
 def _compact(values: Float64) -> NDArray[Any]:
     """Return values in the smallest type that holds them exactly: colours come back as bytes."""
-    for dtype in (np.uint8, np.uint16, np.float32):
+    for dtype in (np.uint8, np.uint16, np.float32):  # an attribute that is always 0 is a byte
         with np.errstate(all="ignore"):
             narrow = values.astype(dtype)
             if np.array_equal(narrow.astype(np.float64), values, equal_nan=True):
@@ -179,6 +201,8 @@ def _write_scan(
     prototype = libe57.StructureNode(image)
     buffers = libe57.VectorSourceDestBuffer()
     limits = {"color": libe57.StructureNode(image), "intensity": libe57.StructureNode(image)}
+    if any(name.startswith("nor:") for name in columns):
+        image.extensionsAdd(*_NORMALS)
     for name, values in columns.items():
         small = coordinate if name in _CARTESIAN else _compact(values).dtype
         prototype.set(name, _number_node(libe57, image, small))

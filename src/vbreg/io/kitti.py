@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vbreg.errors import FileFormatError
 from vbreg.io.columns import cloud_from_columns, problem, read_bytes
 from vbreg.types import PointCloud
 
 _POINT_BYTES = 16
-_TOLERANCE = 1e-3  # metres that float32 may cost before a write is refused
+_SMALLEST, _LARGEST = 1e-6, 1e7  # that a number of a scan usually lies between, if it is not zero
+_SANE_SHARE = 0.9  # of the numbers; about half is what doubles give, read as floats
 
 
 def read_bin(path: Path) -> PointCloud:
@@ -33,23 +35,30 @@ def read_bin(path: Path) -> PointCloud:
             "export it again or rename it to what it is",
         )
     rows = np.frombuffer(data, "<f4").reshape(-1, 4)
+    if _sane_share(rows) < _SANE_SHARE < _sane_share(np.frombuffer(data, "<f8")):
+        raise problem(
+            path,
+            "numbers that make sense as float64 alone",
+            "float32 x, y, z, intensity per point",
+            "save it as .npy, or with .astype('float32')",
+        )
     columns = dict(zip(("x", "y", "z", "intensity"), rows.T, strict=True))
     return cloud_from_columns(path, columns)
 
 
-def write_bin(path: Path, cloud: PointCloud) -> None:
-    """Write four floats per point, if float32 holds the points."""
+def write_bin(path: Path, cloud: PointCloud) -> list[str]:
+    """Write four floats per point; return what is lost."""
     rows = np.zeros((len(cloud), 4), dtype="<f4")
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows[:, :3] = cloud.points
-        lost = np.abs(rows[:, :3].astype(np.float64) - cloud.points)
-    worst = float(lost.max(initial=0.0, where=~np.isnan(lost)))
-    if worst > _TOLERANCE:
-        raise FileFormatError(
-            f"float32, all that .bin can hold, would move points by up to {worst:.3g} m; "
-            f"expected at most {_TOLERANCE:g} m; subtract an offset first or write .ply"
-        )
+    rows[:, :3] = cloud.points
     intensity = cloud.attributes.get("intensity")
     if intensity is not None:
         rows[:, 3] = intensity if intensity.ndim == 1 else intensity[:, 0]
     rows.tofile(path)
+    return [f"the attribute '{name}'" for name in cloud.attributes if name != "intensity"]
+
+
+def _sane_share(values: NDArray[Any]) -> float:
+    """Return the share of numbers that a scan may hold."""
+    with np.errstate(all="ignore"):
+        size = np.abs(values.astype(np.float64))
+    return float(np.mean((size == 0) | ((size >= _SMALLEST) & (size <= _LARGEST))))

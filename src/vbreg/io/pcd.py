@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,14 +14,18 @@ from vbreg.errors import FileFormatError
 from vbreg.io import lzf
 from vbreg.io.columns import (
     cloud_from_columns,
+    coordinate_columns,
+    flat_attributes,
     problem,
     read_bytes,
     records,
     unique_names,
     whole_number,
+    with_eight_bit_colours,
 )
+from vbreg.io.names import COLOUR_NAMES, PCL_NORMALS, has_all, packed_colours, unpacked_colours
 from vbreg.io.rows import narrowed, parse_rows, text_lines
-from vbreg.types import PointCloud
+from vbreg.types import NORMAL_NAMES, PointCloud
 
 Encoding = Literal["ascii", "binary", "binary_compressed"]
 Columns = dict[str, NDArray[Any]]
@@ -29,6 +33,7 @@ Columns = dict[str, NDArray[Any]]
 _TYPES = {"I": (1, 2, 4, 8), "U": (1, 2, 4, 8), "F": (4, 8)}
 _KINDS = {"i": "I", "u": "U", "f": "F"}
 _PADDING = "_"
+_ALL_DIGITS = ("x", "y", "z", "rgb", "rgba")  # float32 would round packed colours in ASCII
 _MAX_HEADER = 1 << 20
 _MAX_COUNT = 1 << 20
 
@@ -45,37 +50,43 @@ class _Field:
 
 
 def read_pcd(path: Path) -> PointCloud:
-    """Read PCL's format in any of its encodings."""
+    """Read PCL's format in any of its encodings; packed colours become red, green and blue."""
     data = read_bytes(path)
     header, start = _parse_header(path, data)
     fields = _parse_fields(path, header)
-    points = _parse_size(path, header)
+    width, height = _parse_size(path, header)
     encoding = header["DATA"][0].lower() if header["DATA"] else ""
     body = data[start:]
     if encoding == "ascii":
-        columns = _ascii(path, body, fields, points)
+        columns = _ascii(path, body, fields, width * height)
     elif encoding == "binary":
-        columns = _binary(path, body, fields, points)
+        columns = _binary(path, body, fields, width * height)
     elif encoding == "binary_compressed":
-        columns = _compressed(path, body, fields, points)
+        columns = _compressed(path, body, fields, width * height)
     else:
         raise problem(path, f"DATA {encoding!r}", "ascii, binary or binary_compressed")
-    return cloud_from_columns(path, columns)
+    cloud = cloud_from_columns(path, unpacked(columns))
+    return replace(cloud, grid=(width, height) if height > 1 else None)
 
 
-def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> None:
-    """Write PCL's format in any of its encodings."""
-    table = records(cloud, integer_bytes=8)
+def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> list[str]:
+    """Write PCL's format in any of its encodings, fields as PCL has them; return what is lost.
+
+    Coordinates are float32 if the cloud holds them so: PCL and Open3D read no others.
+    """
+    columns, lost = _pcl_columns(cloud)
+    table = records(columns, integer_bytes=8)
     names = table.dtype.names or ()
     dtypes = [table.dtype[name] for name in names]
+    width, height = cloud.grid or (len(table), 1)
     header = {
         "VERSION": "0.7",
         "FIELDS": " ".join(names),
         "SIZE": " ".join(str(dtype.itemsize) for dtype in dtypes),
         "TYPE": " ".join(_KINDS[dtype.kind] for dtype in dtypes),
         "COUNT": " ".join("1" for _ in names),
-        "WIDTH": str(len(table)),
-        "HEIGHT": "1",
+        "WIDTH": str(width),
+        "HEIGHT": str(height),
         "VIEWPOINT": "0 0 0 1 0 0 0",
         "POINTS": str(len(table)),
         "DATA": encoding,
@@ -91,6 +102,42 @@ def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> N
             file.write(table.tobytes())
         else:
             file.write(_compress(table))
+    return lost
+
+
+def _pcl_columns(cloud: PointCloud) -> tuple[Columns, list[str]]:
+    """Return the columns as PCL's own types of points have them, and what is lost by that."""
+    attributes, lost = with_eight_bit_colours(flat_attributes(cloud))
+    columns: Columns = {**coordinate_columns(cloud), **attributes}
+    if "intensity" in columns:
+        columns["intensity"] = columns["intensity"].astype(np.float32)
+    if has_all(columns, COLOUR_NAMES) and "rgb" not in columns:
+        packed = packed_colours({name: columns[name] for name in COLOUR_NAMES})
+        columns = _replaced(columns, COLOUR_NAMES, {"rgb": packed.view(np.float32)})
+    if has_all(columns, NORMAL_NAMES) and not set(PCL_NORMALS) & set(columns):
+        normals = [columns[name].astype(np.float32) for name in NORMAL_NAMES]
+        columns = _replaced(columns, NORMAL_NAMES, dict(zip(PCL_NORMALS, normals, strict=True)))
+    return columns, lost
+
+
+def _replaced(columns: Columns, old: tuple[str, ...], new: Columns) -> Columns:
+    """Return the columns with some in place of others, where the first of these was."""
+    result: Columns = {}
+    for name, values in columns.items():
+        result.update(new if name == old[0] else {} if name in old else {name: values})
+    return result
+
+
+def unpacked(columns: Columns) -> Columns:
+    """Return the columns with red, green and blue in place of PCL's packed rgb or rgba."""
+    for name in ("rgb", "rgba"):
+        packed = columns.get(name)
+        if packed is None or packed.ndim != 1 or packed.dtype.itemsize not in (4, 8):
+            continue
+        if not set(COLOUR_NAMES) & set(columns):
+            colours = unpacked_colours(packed, alpha=name == "rgba")
+            columns = _replaced(columns, (name,), {k: v for k, v in colours.items()})
+    return columns
 
 
 def _compress(table: NDArray[Any]) -> bytes:
@@ -142,8 +189,8 @@ def _parse_fields(path: Path, header: dict[str, list[str]]) -> list[_Field]:
     return fields
 
 
-def _parse_size(path: Path, header: dict[str, list[str]]) -> int:
-    """Return the number of points, on which POINTS and WIDTH x HEIGHT must agree."""
+def _parse_size(path: Path, header: dict[str, list[str]]) -> tuple[int, int]:
+    """Return width and height, with whose product POINTS must agree."""
     numbers: dict[str, int] = {}
     for key in ("WIDTH", "HEIGHT", "POINTS"):
         words = header.get(key)
@@ -160,7 +207,7 @@ def _parse_size(path: Path, header: dict[str, list[str]]) -> int:
         raise problem(path, f"POINTS {points} but WIDTH x HEIGHT = {area}", "equal numbers")
     if points == 0:
         raise problem(path, "zero points", "at least one point")
-    return points
+    return (points, 1) if area is None else (numbers["WIDTH"], numbers.get("HEIGHT", 1))
 
 
 def _named(fields: list[_Field], values: list[NDArray[Any]]) -> Columns:
@@ -220,7 +267,7 @@ def _ascii(path: Path, body: bytes, fields: list[_Field], points: int) -> Column
         values = table[:, at : at + field.count]
         if field.dtype.kind in "iu" and field.dtype.itemsize == 8:
             values = _whole(path, lines, range(at, at + field.count), values, field.dtype)
-        elif field.name.lower() not in ("x", "y", "z"):
+        elif field.name.lower() not in _ALL_DIGITS:
             values = narrowed(values, field.dtype)
         columns.append(values)
         at += field.count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +13,18 @@ from numpy.typing import NDArray
 
 from vbreg.io.columns import (
     cloud_from_columns,
+    coordinate_columns,
+    coordinate_type,
+    flat_attributes,
     problem,
     read_bytes,
     records,
     unique_names,
     whole_number,
+    with_eight_bit_colours,
 )
 from vbreg.io.rows import narrowed, parse_rows, text_lines
-from vbreg.types import PointCloud
+from vbreg.types import Int64, PointCloud
 
 Encoding = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Columns = dict[str, NDArray[Any]]
@@ -35,6 +40,7 @@ _TYPES = {
     "int32": "i4", "uint32": "u4", "int64": "i8", "uint64": "u8", "float32": "f4", "float64": "f8",
 }  # fmt: skip
 _NAMES = {code: name for name, code in reversed(list(_TYPES.items()))}
+_CORNERS = ("vertex_indices", "vertex_index")  # the list of a face, as programs call it
 _END = re.compile(rb"[\r\n]end_header[ \t]*(?:\r\n|\n|\r|\Z)")
 
 
@@ -56,45 +62,65 @@ class _Element:
         return any(p.count is not None for p in self.properties)
 
     @property
+    def corners(self) -> int | None:
+        """The property that lists the corners of a face."""
+        found = [k for k, p in enumerate(self.properties) if p.name in _CORNERS and p.count]
+        return found[0] if self.name == "face" and found else None
+
+    @property
     def least_bytes(self) -> int:
         """The size of a row with every list empty."""
         return sum((p.count or p.dtype).itemsize for p in self.properties)
 
 
 def read_ply(path: Path) -> PointCloud:
-    """Read the vertices of a PLY in any of its encodings."""
+    """Read vertices and faces of a PLY in any of its encodings; polygons become triangles."""
     data = read_bytes(path)
     encoding, elements, start = _parse_header(path, data)
     names = [element.name for element in elements]
     if "vertex" not in names:
         found = ", ".join(names) or "none"
         raise problem(path, f"the elements {found}", "an element 'vertex'")
-    before, vertex = elements[: names.index("vertex")], elements[names.index("vertex")]
+    vertex = elements[names.index("vertex")]
     if vertex.count == 0:
         raise problem(path, "zero points (element vertex 0)", "at least one point")
-    if encoding == "ascii":
-        columns = _ascii_vertices(path, data[start:], before, vertex)
-    else:
-        for element in before:
-            _, start = _binary_rows(path, data, element, start)
-        columns, _ = _binary_rows(path, data, vertex, start)
-    return cloud_from_columns(path, columns)
+    wanted = {id(vertex)} | {id(e) for e in elements if e.corners is not None}
+    last = max(k for k, element in enumerate(elements) if id(element) in wanted)
+    read = _ascii_elements if encoding == "ascii" else _binary_elements
+    columns, faces = read(path, data, elements[: last + 1], vertex, start)
+    return replace(cloud_from_columns(path, columns), faces=_checked(path, faces, vertex.count))
 
 
-def write_ply(path: Path, cloud: PointCloud, encoding: Encoding = "binary_little_endian") -> None:
-    """Write a PLY of vertices in any of its encodings."""
-    table = records(cloud, integer_bytes=4)
-    dtype = table.dtype.newbyteorder(_ORDERS[encoding])
+def write_ply(
+    path: Path, cloud: PointCloud, encoding: Encoding = "binary_little_endian"
+) -> list[str]:
+    """Write a PLY of vertices and faces in any of its encodings; return what is lost."""
+    attributes, lost = with_eight_bit_colours(flat_attributes(cloud))
+    coordinate = coordinate_type(cloud.points)
+    axes = {axis: v.astype(coordinate) for axis, v in coordinate_columns(cloud).items()}
+    table = records({**axes, **attributes}, integer_bytes=4)
     kinds = {name: _NAMES[table.dtype[name].str[1:]] for name in table.dtype.names or ()}
     header = ["ply", f"format {encoding} 1.0", f"element vertex {len(table)}"]
     header += [f"property {kind} {name}" for name, kind in kinds.items()]
+    tables = [table]
+    if cloud.faces is not None and len(cloud.faces):
+        header += [f"element face {len(cloud.faces)}", "property list uchar int vertex_indices"]
+        tables.append(np.empty(len(cloud.faces), [("count", "u1"), ("corners", "<i4", (3,))]))
+        tables[1]["count"], tables[1]["corners"] = 3, cloud.faces
     with path.open("wb") as file:
         file.write("\n".join([*header, "end_header\n"]).encode())
-        if encoding == "ascii":
-            rows = (" ".join(map(repr, row)) for row in table.tolist())
-            file.write(("\n".join(rows) + "\n").encode())
-        else:
-            file.write(table.astype(dtype).tobytes())
+        for rows in tables:
+            if encoding == "ascii":
+                file.write(("\n".join(map(_ascii_row, rows.tolist())) + "\n").encode())
+            else:
+                file.write(rows.astype(rows.dtype.newbyteorder(_ORDERS[encoding])).tobytes())
+    return lost
+
+
+def _ascii_row(values: tuple[Any, ...]) -> str:
+    return " ".join(
+        " ".join(map(repr, v.tolist())) if isinstance(v, np.ndarray) else repr(v) for v in values
+    )
 
 
 def _parse_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
@@ -155,25 +181,49 @@ def _scalars(element: _Element) -> list[tuple[str, int]]:
     return [(names[k], k) for k, p in enumerate(element.properties) if p.count is None]
 
 
-def _binary_rows(path: Path, data: bytes, element: _Element, start: int) -> tuple[Columns, int]:
-    """Return the scalar columns of an element and where the next element starts."""
-    if element.count == 0 or not element.properties:
-        return {}, start
+def _binary_elements(
+    path: Path, data: bytes, elements: list[_Element], vertex: _Element, start: int
+) -> tuple[Columns, list[Int64]]:
+    """Return the scalar columns of the vertices, and the triangles of the faces."""
+    columns: Columns = {}
+    faces: list[Int64] = []
+    for element in elements:
+        if element.count == 0 or not element.properties:
+            continue
+        uniform = _uniform_rows(path, data, element, start)
+        if uniform is not None:
+            table, start = uniform
+            if element is vertex:
+                columns = {name: table[f"value{k}"] for name, k in _scalars(element)}
+            elif element.corners is not None:
+                faces = [_fan(table[f"value{element.corners}"])]
+            continue
+        places, start = _ragged_rows(path, data, element, start)
+        if element is vertex:
+            columns = {name: _gather(data, places, element, k) for name, k in _scalars(element)}
+        elif element.corners is not None:
+            faces = _ragged_faces(data, places, element, element.corners)
+    return columns, faces
+
+
+def _uniform_rows(
+    path: Path, data: bytes, element: _Element, start: int
+) -> tuple[NDArray[Any], int] | None:
+    """Return the rows as records and where the next element starts, if all have one size.
+
+    They always have without lists; with lists, if a mesh is of triangles only.
+    """
     present = len(data) - start
     if element.count * element.least_bytes > present:
         raise _truncated(path, element, f"{present} bytes")
     lengths, offsets = _walk_row(path, data, element, start)
     stop = start + element.count * (offsets[-1] - start)
-    if stop <= len(data):
-        table = np.frombuffer(data, _row_type(element, lengths), element.count, start)
-        uniform = all(
-            np.all(table[f"length{k}"] == lengths[k])
-            for k, p in enumerate(element.properties)
-            if p.count is not None
-        )
-        if uniform:  # always, without lists; with lists, a mesh of triangles only
-            return {name: table[f"value{k}"] for name, k in _scalars(element)}, stop
-    return _ragged_rows(path, data, element, start)
+    if stop > len(data):
+        return None
+    table = np.frombuffer(data, _row_type(element, lengths), element.count, start)
+    lists = [k for k, p in enumerate(element.properties) if p.count is not None]
+    uniform = all(np.all(table[f"length{k}"] == lengths[k]) for k in lists)
+    return (table, stop) if uniform else None
 
 
 def _row_type(element: _Element, lengths: list[int]) -> np.dtype[Any]:
@@ -207,30 +257,85 @@ def _walk_row(path: Path, data: bytes, element: _Element, at: int) -> tuple[list
     return lengths, [*offsets, at]
 
 
-def _ragged_rows(path: Path, data: bytes, element: _Element, at: int) -> tuple[Columns, int]:
-    """Walk rows of different sizes one by one, then gather each column at once."""
-    places = []
+def _ragged_rows(path: Path, data: bytes, element: _Element, at: int) -> tuple[Int64, int]:
+    """Walk rows of different sizes; return where each property of each lies, and their end."""
+    places = array("q")  # eight bytes each, so that a small file cannot take much memory
     for _ in range(element.count):
         _, offsets = _walk_row(path, data, element, at)
-        places.append(offsets[:-1])
+        places.extend(offsets[:-1])
         at = offsets[-1]
-    table = np.asarray(places)
+    return np.frombuffer(places, np.int64).reshape(element.count, -1), at
+
+
+def _gather(data: bytes, places: Int64, element: _Element, k: int) -> NDArray[Any]:
+    """Return the scalar property of all rows."""
+    return _values_at(data, places[:, k], element.properties[k].dtype, 1)[:, 0]
+
+
+def _values_at(data: bytes, places: Int64, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+    """Return (M, count) values of one type, as many from each place on."""
     raw = np.frombuffer(data, np.uint8)
+    return raw[places[:, None] + np.arange(count * dtype.itemsize)].view(dtype)
+
+
+def _ragged_faces(data: bytes, places: Int64, element: _Element, k: int) -> list[Int64]:
+    """Return the triangles of polygons that have different numbers of corners."""
+    corner = element.properties[k]
+    assert corner.count is not None
+    lengths = _values_at(data, places[:, k], corner.count, 1)[:, 0]
+    faces = []
+    for length in np.unique(lengths):
+        first = places[lengths == length, k] + corner.count.itemsize
+        if length >= 3:
+            faces.append(_fan(_values_at(data, first, corner.dtype, int(length))))
+    return faces
+
+
+def _fan(polygons: NDArray[Any]) -> Int64:
+    """Cut polygons (F, k) into triangles that all begin at their first corner."""
+    polygons = polygons.astype(np.int64)
+    parts = [polygons[:, [0, k, k + 1]] for k in range(1, polygons.shape[1] - 1)]
+    return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
+
+
+def _checked(path: Path, faces: list[Int64], points: int) -> Int64 | None:
+    """Return all triangles, or None where there are none."""
+    faces = [part for part in faces if len(part)]
+    if not faces:
+        return None
+    triangles = np.concatenate(faces)
+    low, high = int(triangles.min()), int(triangles.max())
+    if low < 0 or high >= points:
+        wrong = low if low < 0 else high
+        raise problem(path, f"a face with the vertex {wrong}", f"0 to {points - 1}")
+    return triangles
+
+
+def _ascii_elements(
+    path: Path, data: bytes, elements: list[_Element], vertex: _Element, start: int
+) -> tuple[Columns, list[Int64]]:
+    """Return the scalar columns of the vertices, and the triangles of the faces."""
+    lines = [line for line in text_lines(data[start:]) if line and not line.isspace()]
     columns: Columns = {}
-    for name, k in _scalars(element):
-        dtype = element.properties[k].dtype
-        columns[name] = raw[table[:, k, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
-    return columns, at
+    faces: list[Int64] = []
+    at = 0
+    for element in elements:
+        if not element.properties:
+            continue
+        rows = lines[at : at + element.count]
+        if len(rows) < element.count:
+            raise _truncated(path, element, f"{len(rows)} lines")
+        at += element.count
+        if element is vertex:
+            columns = _ascii_vertices(path, rows, vertex)
+        elif element.corners is not None:
+            faces = _ascii_faces(path, rows, element, element.corners)
+    return columns, faces
 
 
-def _ascii_vertices(path: Path, data: bytes, before: list[_Element], vertex: _Element) -> Columns:
-    lines = [line for line in text_lines(data) if line and not line.isspace()]
-    skipped = sum(element.count for element in before if element.properties)
-    if len(lines) < skipped + vertex.count:
-        raise _truncated(path, vertex, f"{max(0, len(lines) - skipped)} lines")
-    lines = lines[skipped : skipped + vertex.count]
+def _ascii_vertices(path: Path, lines: list[str], vertex: _Element) -> Columns:
     if vertex.has_lists:
-        lines = [_without_lists(path, line, vertex) for line in lines]
+        lines = [" ".join(_words(path, line, vertex)[0]) for line in lines]
     scalars = _scalars(vertex)
     if not scalars:
         return {}
@@ -245,16 +350,39 @@ def _ascii_vertices(path: Path, data: bytes, before: list[_Element], vertex: _El
     return columns
 
 
-def _without_lists(path: Path, line: str, vertex: _Element) -> str:
+def _ascii_faces(path: Path, lines: list[str], element: _Element, k: int) -> list[Int64]:
+    """Return the triangles of polygons, sorted by their number of corners."""
+    by_length: dict[int, array[int]] = {}
+    for line in lines:
+        corners = _words(path, line, element)[1].get(k, [])
+        try:
+            by_length.setdefault(len(corners), array("q")).extend(map(int, corners))
+        except (ValueError, OverflowError):
+            raise problem(path, f"the face {line[:80]!r}", "whole numbers") from None
+    return [
+        _fan(np.frombuffer(values, np.int64).reshape(-1, length))
+        for length, values in by_length.items()
+        if length >= 3
+    ]
+
+
+def _words(path: Path, line: str, element: _Element) -> tuple[list[str], dict[int, list[str]]]:
+    """Return the words of a row that are scalars, and those of each list by its property."""
     words, kept = line.split(), []
+    lists: dict[int, list[str]] = {}
     at = 0
     try:
-        for p in vertex.properties:
+        for k, p in enumerate(element.properties):
             if p.count is None:
                 kept.append(words[at])
                 at += 1
             else:
-                at += 1 + _count(words[at])
+                length = _count(words[at])
+                lists[k] = words[at + 1 : at + 1 + length]
+                at += 1 + length
+                if at > len(words):
+                    raise ValueError(line)
     except (ValueError, IndexError):
-        raise problem(path, f"the vertex {line[:80]!r}", "a value per property") from None
-    return " ".join(kept)
+        shown = f"the {element.name} {line[:80]!r}"
+        raise problem(path, shown, "a value per property") from None
+    return kept, lists

@@ -1,26 +1,39 @@
-"""Points as text: XYZ, TXT, ASC, CSV and PTS."""
+"""Points as text: XYZ, TXT, ASC, CSV, PTS, XYZN and XYZRGB."""
 
 from __future__ import annotations
 
 import re
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from vbreg.errors import FileFormatError
 from vbreg.io.columns import (
     cloud_from_columns,
+    find_axes,
     flat_attributes,
     problem,
     read_bytes,
     unique_names,
     whole_number,
 )
+from vbreg.io.names import COLOUR_NAMES, eight_bit_colours, has_all
 from vbreg.io.rows import parse_rows, text_lines
-from vbreg.types import PointCloud
+from vbreg.types import NORMAL_NAMES, PointCloud
 
 _COMMENT = re.compile(r"#|//")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+(?:,\d+)?(?:[eE][-+]?\d+)?")
+_MAX_LINE = 1 << 16  # characters of a row; a file of one long line would take all memory
+_FIXED_COLUMNS: dict[tuple[str, int], tuple[str, ...]] = {  # by ending and number of columns
+    (".pts", 4): ("intensity",),
+    (".pts", 6): COLOUR_NAMES,
+    (".pts", 7): ("intensity", *COLOUR_NAMES),
+    (".xyzn", 6): NORMAL_NAMES,
+    (".xyzrgb", 6): COLOUR_NAMES,
+}
 
 
 class _Layout(NamedTuple):
@@ -30,52 +43,115 @@ class _Layout(NamedTuple):
 
 
 def read_text(path: Path) -> PointCloud:
-    """Read columns between blanks, commas or semicolons; a line of names is optional."""
+    """Read columns between blanks, commas or semicolons; a line of names is optional.
+
+    A comma may stand in numbers as well, where something else stands between them.
+    """
     data = read_bytes(path)
     if b"\0" in data[: 1 << 16]:
         raise problem(path, "binary data (or UTF-16)", "plain text", "save it as UTF-8 text")
+    if _longest_line(data) > _MAX_LINE:
+        raise problem(path, f"a line of more than {_MAX_LINE} characters", "one point a line")
     lines = text_lines(data)
     layout = _find_layout(path, lines)
-    first = _COMMENT.split(lines[layout.first])[0]
+    body = lines[layout.first :]
+    if any("#" in line or "//" in line for line in body):
+        body = [_COMMENT.split(line)[0] for line in body]
+    if has_decimal_commas(body[0]):
+        body = [line.replace(",", ".") for line in body]
+    first = body[0]
     delimiter = ";" if ";" in first else "," if "," in first else None
     fields = _split(first, delimiter)
     names = _names(path, layout.header, delimiter, len(fields))
     numeric = [k for k, word in enumerate(fields) if _is_number(word)]
-    body = lines[layout.first :]
-    if any("#" in line or "//" in line for line in body):
-        body = [_COMMENT.split(line)[0] for line in body]
     usecols = None if len(numeric) == len(fields) else numeric
-    if usecols is not None and not {"x", "y", "z"} <= {names[k].lower() for k in numeric}:
+    if usecols is not None and find_axes(names[k] for k in numeric) is None:
         shown = first.strip()[:60]
-        hint = "use '.' for decimals" if delimiter == ";" and "," in first else "fix that line"
-        raise problem(path, f"the line {shown!r}", "numbers for x, y and z", hint)
+        raise problem(path, f"the line {shown!r}", "numbers for x, y and z", "fix that line")
     table = parse_rows(path, body, delimiter=delimiter, usecols=usecols)
     if layout.points is not None and len(table) != layout.points:
         raise problem(path, f"{len(table)} points", f"{layout.points}, as its first line says")
     kept = names if usecols is None else [names[k] for k in numeric]
-    return cloud_from_columns(path, dict(zip(kept, table.T, strict=True)))
+    return cloud_from_columns(path, _read_shares(path, dict(zip(kept, table.T, strict=True))))
 
 
-def write_text(path: Path, cloud: PointCloud) -> None:
-    """Write the shortest digits that read back exactly, one point a line.
+def write_text(path: Path, cloud: PointCloud) -> list[str]:
+    """Write the shortest digits that read back exactly, one point a line; return what is lost.
 
-    A .csv begins with names, a .pts with the count, another with names if there are attributes.
+    A .csv begins with names, a .pts with the count, another with names if there are attributes. The
+    columns of .pts, .xyzn and .xyzrgb are fixed and have no names.
     """
-    attributes = flat_attributes(cloud)
-    separator = "," if path.suffix.lower() == ".csv" else " "
+    ending = path.suffix.lower()
+    given = flat_attributes(cloud)
+    attributes = _fixed_columns(ending, given)
+    separator = "," if ending == ".csv" else " "
     names = ["x", "y", "z", *attributes]
     lines: list[str] = []
-    if path.suffix.lower() == ".csv":
+    if ending == ".csv":
         lines = [",".join(names)]
-    elif path.suffix.lower() == ".pts":
+    elif ending == ".pts":
         lines = [str(len(cloud))]
-    elif attributes:
+    elif attributes and ending not in (".xyzn", ".xyzrgb"):
         lines = ["# " + " ".join(names)]
     columns = [*cloud.points.T, *attributes.values()]
     values = (column.astype(np.uint8) if column.dtype.kind == "b" else column for column in columns)
     rows = zip(*(map(repr, column.tolist()) for column in values), strict=True)
     text = "\n".join(chain(lines, map(separator.join, rows)))
     path.write_bytes((text + "\n").encode())
+    return [f"the attribute '{name}'" for name in given if name not in attributes]
+
+
+def has_decimal_commas(line: str) -> bool:
+    """Tell whether commas stand within the numbers of a line and something else between them."""
+    if "," not in line:
+        return False
+    words = line.split(";") if ";" in line else line.split()
+    words = [word.strip() for word in words if word.strip()]
+    return len(words) >= 3 and all(_DECIMAL_COMMA.fullmatch(word) for word in words[:3])
+
+
+def _fixed_columns(ending: str, attributes: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the attributes in the order that the ending asks for, without those it has not."""
+    if ending == ".pts":
+        wanted = ["intensity"] if "intensity" in attributes else []
+        if has_all(attributes, COLOUR_NAMES):
+            attributes = {**attributes, **eight_bit_colours(attributes)[0]}
+            wanted += COLOUR_NAMES
+        return {name: attributes[name] for name in wanted}
+    fixed = {".xyzn": NORMAL_NAMES, ".xyzrgb": COLOUR_NAMES}.get(ending)
+    if fixed is None:
+        return attributes
+    if not has_all(attributes, fixed):
+        raise FileFormatError(f"{ending} needs {', '.join(fixed)} of every point; write .xyz")
+    if fixed is COLOUR_NAMES:
+        colours = eight_bit_colours(attributes)[0]
+        return {name: values / 255 for name, values in colours.items()}
+    return {name: attributes[name] for name in fixed}
+
+
+def _read_shares(path: Path, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns with the colours of an .xyzrgb, shares of 1, as bytes."""
+    if path.suffix.lower() != ".xyzrgb" or not has_all(columns, COLOUR_NAMES):
+        return columns
+    rows = np.stack([columns[name] for name in COLOUR_NAMES])
+    if not (rows >= 0).all() or not (rows <= 1).all():
+        return columns  # whole numbers up to 255, which some programs write
+    return {
+        **columns,
+        **dict(zip(COLOUR_NAMES, np.round(rows * 255).astype(np.uint8), strict=True)),
+    }
+
+
+def _longest_line(data: bytes) -> int:
+    """Return the length of the longest line, or what is beyond the limit; no copy is made."""
+    start = 0
+    while start < len(data):
+        window = start + _MAX_LINE + 1
+        end = max(data.rfind(b"\n", start, window), data.rfind(b"\r", start, window))
+        if end < 0:
+            return min(len(data), window) - start
+        start = end + 1
+    return 0
 
 
 def _find_layout(path: Path, lines: list[str]) -> _Layout:
@@ -107,8 +183,8 @@ def _find_layout(path: Path, lines: list[str]) -> _Layout:
 
 def _if_names(line: str | None) -> str | None:
     """Return the line if it names x, y and z: a comment above the numbers often does."""
-    words = {word.strip("\"'").lower() for word in re.split(r"[\s,;]+", line or "")}
-    return line if {"x", "y", "z"} <= words else None
+    words = (word.strip("\"'") for word in re.split(r"[\s,;]+", line or ""))
+    return line if find_axes(words) is not None else None
 
 
 def _split(line: str, delimiter: str | None) -> list[str]:
@@ -119,7 +195,8 @@ def _names(path: Path, header: str | None, delimiter: str | None, width: int) ->
     if width < 3:
         raise problem(path, f"{width} columns", "three or more")
     if header is None:
-        return ["x", "y", "z", *(f"column_{k}" for k in range(3, width))]
+        further = _FIXED_COLUMNS.get((path.suffix.lower(), width))
+        return ["x", "y", "z", *(further or (f"column_{k}" for k in range(3, width)))]
     names = _split(header, delimiter)
     if len(names) == 1:  # names between blanks above numbers between commas, or the reverse
         names = re.split(r"[\s,;]+", header.strip())

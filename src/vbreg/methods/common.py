@@ -156,7 +156,7 @@ def finish(
         confidence=all_confidence,
         score=float(inlier_score(T.unsqueeze(1), source, target, real)),
         inlier_rmse=rmse * problem.inlier_threshold,
-        determined=bool(determined & sound),
+        fixed=bool(determined & sound),
         inlier_threshold=problem.inlier_threshold,
         matches_found=len(problem.valid) if matched is None else matched.matches_found,
         backend=backend,

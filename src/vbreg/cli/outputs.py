@@ -1,0 +1,159 @@
+"""This file writes what `vbreg register` found: the poses first, then clouds and pictures.
+
+A file that cannot be written is one line on stderr; the poses and all other files are there.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from vbreg.cli.console import (
+    collected_warnings,
+    complain,
+    forget_stdout,
+    print_row,
+    stdout_console,
+)
+from vbreg.cli.results import as_json, print_result, write_json
+from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.types import PointCloud, Registration
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A source, its pose, and what there is to say about it."""
+
+    path: Path
+    cloud: PointCloud
+    result: Registration
+    timings: Mapping[str, float]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the results go."""
+
+    output: Path | None  # a file, or a folder for several sources
+    merge: Path | None
+    picture: Path | None
+    json_path: str | None
+    coordinates: Literal["float32", "float64", "shifted"] | None
+    quiet: bool
+
+    def clouds(self, sources: Sequence[Path]) -> list[Path]:
+        """Return the files of moved clouds, one a source, and the merged one."""
+        several = len(sources) > 1
+        moved = [] if self.output is None else [self.moved(path, several) for path in sources]
+        return [*moved, *([] if self.merge is None else [self.merge])]
+
+    def moved(self, path: Path, several: bool) -> Path:
+        """Return where a source goes once it is moved.
+
+        Of several it is a file of the same name, or a .ply where its format is only read.
+        """
+        from vbreg.io import FORMATS
+
+        assert self.output is not None
+        if not several:
+            return self.output
+        written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
+        return self.output / (path.name if written else f"{path.name}.ply")
+
+    @property
+    def prints(self) -> bool:
+        """Whether stdout is for people."""
+        return not self.quiet and self.json_path != "-"
+
+
+def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool) -> bool:
+    """Write the JSON, print poses and warnings; return whether the JSON could be written."""
+    said = [as_json(a.result, a.timings, a.path, target, a.warnings) for a in found]
+    written = True
+    if outputs.json_path is not None:
+        path = outputs.json_path
+        written = _attempt(lambda: write_json(path, said if several else said[0]))
+    if outputs.prints:
+        console = stdout_console()
+        for aligned in found:
+            if several:
+                console.print(f"{aligned.path}", style="bold", soft_wrap=True, markup=False)
+            print_result(console, aligned.result, aligned.timings)
+        if outputs.json_path is not None and written:
+            print_row(console, "wrote", outputs.json_path)
+        _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail
+    for aligned in found:
+        for warning in aligned.warnings:
+            complain("warning", f"{aligned.path}: {warning}" if several else warning)
+    return written
+
+
+def write_clouds(
+    outputs: Outputs, found: Sequence[Aligned], target: Path, cloud: PointCloud, several: bool
+) -> bool:
+    """Write moved clouds, the merged cloud and the picture; return whether all could be."""
+    from vbreg import io, render
+
+    moved = [replace(a.result.apply_to(a.cloud), crs=cloud.crs) for a in found]
+    jobs: list[tuple[Path, Callable[[], object]]] = []
+
+    def write(path: Path, content: PointCloud) -> None:
+        io.write(path, content, coordinates=outputs.coordinates)
+
+    if outputs.output is not None:
+        for aligned, content in zip(found, moved, strict=True):
+            path = outputs.moved(aligned.path, several)
+            jobs.append((path, partial(write, path, content)))
+    if outputs.merge is not None:
+        merge = outputs.merge
+        jobs.append((merge, lambda: write(merge, merged([cloud, *moved]))))
+    if outputs.picture is not None:
+        picture, first = outputs.picture, found[0]
+        title = f"{first.path.name} to {target.name}"
+        pair = first.cloud.points, cloud.points
+        T = first.result.T_target_source
+        jobs.append((picture, lambda: render.before_after(*pair, T, picture, title)))
+    done = [path for path, job in jobs if _attempt(job)]
+    if outputs.prints:
+        for path in done:
+            print_row(stdout_console(), "wrote", str(path))
+    return len(done) == len(jobs)
+
+
+def merged(clouds: Sequence[PointCloud]) -> PointCloud:
+    """Join clouds of one frame, with the attributes that all have; warn of the others."""
+    names = [n for n in clouds[0].attributes if all(n in c.attributes for c in clouds)]
+    shapes = {n: {c.attributes[n].shape[1:] for c in clouds} for n in names}
+    kept = [name for name in names if len(shapes[name]) == 1]
+    if others := sorted({name for c in clouds for name in c.attributes} - set(kept)):
+        text = f"the merged cloud is without {', '.join(others)}, which not all clouds have"
+        warnings.warn(text, VBRegWarning, stacklevel=2)
+    return PointCloud(
+        np.concatenate([cloud.points for cloud in clouds]),
+        {name: np.concatenate([cloud.attributes[name] for cloud in clouds]) for name in kept},
+        crs=clouds[0].crs,
+    )
+
+
+def _attempt(job: Callable[[], object]) -> bool:
+    """Run what writes a file; say what is lost or went wrong, and return whether it is there."""
+    try:
+        with collected_warnings() as said:
+            job()
+    except BrokenPipeError:  # nobody reads stdout, which costs no file
+        forget_stdout()
+        return True
+    except (VBRegError, OSError, MemoryError) as error:
+        complain("error", str(error) or type(error).__name__)
+        return False
+    for warning in said:
+        complain("warning", warning)
+    return True
