@@ -8,16 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 
 import vbreg
 from tests.conftest import make_problem
 from vbreg import pretrained, registration, scale
-from vbreg.backends import BackendName, devices
+from vbreg.backends import BackendName
 from vbreg.cli import register as register_verb
 from vbreg.descriptors import DESCRIPTORS, DescriptorName
 from vbreg.network import VariationalNonLocalNetwork
@@ -98,9 +97,10 @@ def test_reprs_are_short(small_network: VariationalNonLocalNetwork) -> None:
         assert len(repr(shown)) < 200
 
 
-def test_the_weights_that_serve_a_device_best() -> None:
-    assert devices.default_weights(torch.device("cpu")) == "fast"
-    assert devices.default_weights(torch.device("cuda")) == "universal"
+def test_the_usual_weights_are_shipped() -> None:
+    assert pretrained.DEFAULT in get_args(pretrained.WeightsName)
+    usual, named = (vbreg.VBReg.from_pretrained(*name, device="cpu") for name in ((), ("fast",)))
+    assert usual.network.config == named.network.config
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,9 @@ def test_the_weights_that_serve_a_device_best() -> None:
         (scale.PresetName, set(scale.VOXEL_SIZES)),
         (DescriptorName, set(DESCRIPTORS)),
         (register_verb.PresetName, set(scale.VOXEL_SIZES)),
-        (get_type_hints(devices.default_weights)["return"], set(get_args(pretrained.WeightsName))),
         (BackendName, {"auto", "plain"}),
     ],
-    ids=["weights", "preset", "descriptor", "cli preset", "default", "backend"],
+    ids=["weights", "preset", "descriptor", "cli preset", "backend"],
 )
 def test_names_of_the_types_are_those_of_the_registries(
     literal: object, registry: set[str]

@@ -15,6 +15,7 @@ from vbreg.weights_file import WEIGHTS_FOLDER, do_not_fit, fill, read_weights, s
 
 WeightsName: TypeAlias = Literal["universal", "fast"]
 
+DEFAULT: WeightsName = "fast"  # finds what `universal` finds, in half the time or less
 WEIGHTS: Mapping[str, str] = {  # files of the package, by name
     "universal": "universal.safetensors",
     "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds

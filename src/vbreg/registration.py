@@ -90,8 +90,8 @@ def register(
     scale that sets every radius; left out, it is the preset's ('indoor' 0.05 m, 'outdoor' 0.30 m)
     or, without a preset, estimated from the clouds. The result says what was chosen.
 
-    `weights` are 'universal', 'fast' (a smaller network) or a file that `vbreg train` wrote; left
-    out, 'fast' on a CPU and 'universal' on a GPU. A `model` given instead is used on its device.
+    `weights` are 'fast', 'universal' (the larger network of the paper) or a file that `vbreg train`
+    wrote. A `model` given instead is used on its device.
     `descriptor` is 'learned', 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
     function of points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `keypoints`
     of each cloud are described and matched, or 'all'; `matching` is 'one-way' (each source point to
@@ -178,20 +178,15 @@ class VBReg:
     @classmethod
     def from_pretrained(
         cls,
-        weights: WeightsName | str | Path | None = None,
+        weights: WeightsName | str | Path = pretrained.DEFAULT,
         *,
         device: str | torch.device = "auto",
         backend: BackendName = "auto",
     ) -> VBReg:
-        """Load 'universal', 'fast' (a smaller network), or the weights file at a path.
-
-        Left out, 'fast' on a CPU and 'universal' on a GPU.
-        """
-        if weights is not None:
-            _check_weights(weights)
+        """Load 'fast', 'universal' (the larger network of the paper) or a weights file."""
+        _check_weights(weights)
         chosen = devices.choose_device(device)
-        name = devices.default_weights(chosen) if weights is None else weights
-        path = pretrained.weights_path(name)
+        path = pretrained.weights_path(weights)
         network = pretrained.load_network(path).to(chosen)
         return cls(network, voting=pretrained.load_voting(path), backend=backend)
 
@@ -483,7 +478,7 @@ def _choose_model(
     if model is not None:
         return model
     chosen = devices.choose_device(device)
-    name = devices.default_weights(chosen) if weights is None else weights
+    name = pretrained.DEFAULT if weights is None else weights
     if str(name) in pretrained.WEIGHTS:
         return _shipped_model(str(name), str(chosen))
     return VBReg.from_pretrained(name, device=chosen)

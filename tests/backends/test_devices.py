@@ -57,11 +57,6 @@ def test_kinds_of_devices() -> None:
     assert not devices.runs_triton(CPU)
 
 
-def test_small_weights_serve_a_cpu_and_large_ones_a_gpu() -> None:
-    assert devices.default_weights(CPU) == "fast"
-    assert devices.default_weights(CUDA) == "universal"
-
-
 def test_free_memory_is_what_the_system_says() -> None:
     free = devices.free_memory(CPU)
     assert 2**20 < free < 2**50

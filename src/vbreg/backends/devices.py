@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -63,11 +62,6 @@ def chunk_size(device: torch.device, *, cpu: int, gpu: int) -> int:
 def is_gpu(device: torch.device) -> bool:
     """Tell whether the device is a GPU that torch reaches through CUDA."""
     return device.type == "cuda"
-
-
-def default_weights(device: torch.device) -> Literal["universal", "fast"]:
-    """Return the name of the weights that serve a user of this device best."""
-    return "universal" if is_gpu(device) else "fast"
 
 
 def device_name(device: torch.device) -> str:

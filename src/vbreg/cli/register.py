@@ -92,8 +92,7 @@ WeightsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE",
-        help="universal, fast (a smaller network) or a file. Left out: fast on a CPU, universal on "
-        "a GPU.",
+        help="fast, universal (the larger network of the paper) or a file. Left out: fast.",
     ),
 ]
 DescriptorOption = Annotated[
