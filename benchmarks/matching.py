@@ -1,6 +1,7 @@
 """How many points to describe, how to match them, and whether matches should weigh differently.
 
     python benchmarks/matching.py --root DATA/3dmatch --every 8 -o out/matching.csv
+    python benchmarks/matching.py --root DATA/kitti/dev --dataset kitti --keypoints-only
 
 Every row has the same pairs, descriptor and estimator. The last rows let the matches of all points
 weigh by their descriptors where the best hypothesis is chosen; the search before is the same.
@@ -12,7 +13,7 @@ import argparse
 import csv
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +24,19 @@ from rich.progress import track
 from torch import Tensor
 
 from vbreg import VBReg, backends
+from vbreg.backends.neighbors import radius_knn
 from vbreg.benchmark.problems import Settings, open_sequence
 from vbreg.datasets import Pair
 from vbreg.descriptors import descriptor_named
 from vbreg.estimation import Estimate, best_hypothesis
 from vbreg.matching import DescribedCloud, MatchedClouds, describe, evenly, match
 from vbreg.metrics import pose_error, right_matches
+from vbreg.scale import Scale
 
 Indices = tuple[Tensor, Tensor]
-COUNTS = 3000, 2000, 1500, 1000, 500
+Salience = Callable[[DescribedCloud], Tensor]
+COUNTS = 2000, 1000
+OTHERS = 512  # points of the own cloud, to tell how common a descriptor is
 RATIO = 0.9  # of the two nearest distances
 
 
@@ -63,19 +68,57 @@ def two_nearest(a: DescribedCloud, b: DescribedCloud) -> Indices:
     return torch.arange(len(a)).repeat_interleave(2), index.flatten()
 
 
-def thinned(a: DescribedCloud, b: DescribedCloud, count: int) -> Indices:
-    rows = evenly(len(a), count), evenly(len(b), count)
+def bend(cloud: DescribedCloud, scale: Scale) -> Tensor:
+    """How much the normals round each point differ (N,): 0 on a plane."""
+    assert cloud.normals is not None
+    index, _, valid = radius_knn(cloud.points, None, scale.feature_radius, 64)
+    weight = valid.float() / valid.sum(1, keepdim=True)
+    return 1 - (cloud.normals[index] * weight.unsqueeze(-1)).sum(1).norm(dim=-1)
+
+
+def rarity(cloud: DescribedCloud, scale: Scale) -> Tensor:
+    """How unlike others of its own cloud a descriptor is (N,)."""
+    d = cloud.descriptors
+    return -(d @ d[evenly(len(d), OTHERS)].T).mean(1)
+
+
+def upper_half(cloud: DescribedCloud, by: Tensor, count: int) -> Tensor:
+    """Draw rows evenly among the half of the points that has more of something."""
+    half = by.topk(max(count, len(by) // 2) if count < len(by) else len(by)).indices.sort().values
+    return half[evenly(len(half), count)]
+
+
+def keypoint_count(cloud: DescribedCloud, count: int) -> int:
+    """As `register` has it: so many, or a quarter of the points."""
+    return min(len(cloud), max(count, len(cloud) // 4))
+
+
+def thinned(
+    a: DescribedCloud, b: DescribedCloud, count: int, by: Salience | None = None
+) -> Indices:
+    rows = [
+        evenly(len(end), keypoint_count(end, count))
+        if by is None
+        else upper_half(end, by(end), keypoint_count(end, count))
+        for end in (a, b)
+    ]
     i, j = match(a.descriptors[rows[0]], b.descriptors[rows[1]], matching="either-way")
     return rows[0][i], rows[1][j]
 
 
-def ways(a: DescribedCloud, b: DescribedCloud) -> Iterator[tuple[str, Indices]]:
-    for name in ("one-way", "either-way", "mutual"):
-        yield f"all, {name}", match(a.descriptors, b.descriptors, matching=name)
-    yield f"all, nearest at most {RATIO} as far as the second", ratio_test(a, b)
-    yield "all, two nearest", two_nearest(a, b)
+def ways(
+    a: DescribedCloud, b: DescribedCloud, scale: Scale, all_points: bool
+) -> Iterator[tuple[str, Indices]]:
+    if all_points:
+        for name in ("one-way", "either-way", "mutual"):
+            yield f"all, {name}", match(a.descriptors, b.descriptors, matching=name)
+        yield f"all, nearest at most {RATIO} as far as the second", ratio_test(a, b)
+        yield "all, two nearest", two_nearest(a, b)
     for count in COUNTS:
         yield f"{count}, either-way", thinned(a, b, count)
+    for name, by in (("off planes", bend), ("uncommon", rarity)):
+        chosen = thinned(a, b, COUNTS[-1], partial(by, scale=scale))
+        yield f"{COUNTS[-1]} {name}, either-way", chosen
 
 
 def weighings(temperature: float) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
@@ -140,7 +183,12 @@ def judged(
 
 def lines(options: argparse.Namespace) -> list[Line]:
     descriptor = descriptor_named(options.descriptor)
-    settings = Settings.of(options.dataset, descriptor=options.descriptor)
+    settings = Settings.of(
+        options.dataset,
+        descriptor=options.descriptor,
+        voxel_size=options.voxel_size,
+        viewpoint=options.viewpoint,
+    )
     scale, device = settings.scale, torch.device("cpu")
     estimator = Estimator(options.weights)
     clouds: dict[tuple[str, int], np.ndarray] = {}
@@ -164,12 +212,13 @@ def lines(options: argparse.Namespace) -> list[Line]:
     for pair in track(pairs, options.dataset, len(pairs), console=Console(stderr=True)):
         ends = []
         for k, cloud in enumerate((pair.source, pair.target)):
-            assert pair.ids is not None
-            key = pair.scene, pair.ids[k]
+            key = (pair.name, k)
+            if pair.ids is not None and options.dataset != "kitti":
+                key = pair.scene, pair.ids[k]
             clouds[key] = cloud
             ends.append(described(key))
         tried: list[tuple[str, Indices, Tensor | None]] = [
-            (name, rows, None) for name, rows in ways(*ends)
+            (name, rows, None) for name, rows in ways(*ends, scale, options.all_points)
         ]
         if options.weights_too:
             rows = match(ends[0].descriptors, ends[1].descriptors)
@@ -202,7 +251,10 @@ def main() -> None:
     parser.add_argument("--dataset", default="3dlomatch")
     parser.add_argument("--descriptor", default="learned")
     parser.add_argument("--weights", default="fast", help="the estimator's")
+    parser.add_argument("--voxel-size", type=float)
+    parser.add_argument("--viewpoint", choices=("origin", "unknown"))
     parser.add_argument("--every", type=int, default=1, help="every n-th pair")
+    parser.add_argument("--keypoints-only", dest="all_points", action="store_false")
     parser.add_argument("--no-weights", dest="weights_too", action="store_false")
     parser.add_argument("-o", "--output", type=Path, help="a CSV file")
     options = parser.parse_args()
