@@ -42,12 +42,12 @@ def test_it_learns(place: ReadyPlace[Prepared]) -> None:
     run.places.add(place)
     held = list(run.places.held)
     before = run.validate(held)
-    for _ in range(25):
+    for _ in range(12):
         run.take_step()
     after = run.validate(held)
     assert after["contrast"] < before["contrast"] - 0.3
     assert after["right_anchors"] > before["right_anchors"]
-    assert run.state.pairs == 50
+    assert run.state.pairs == 24
 
 
 def test_a_run_goes_on_where_it_stopped(place: ReadyPlace[Prepared], tmp_path: Path) -> None:
