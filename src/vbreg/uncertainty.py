@@ -20,7 +20,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
-from vbreg.geometry import apply
+from vbreg.geometry import apply, cross_matrix
 from vbreg.scale import Scale
 from vbreg.types import Float64, FreeDirection, Registration, Uncertainty
 
@@ -216,5 +216,4 @@ def _triple(v: Float64) -> tuple[float, float, float]:
 
 def _cross(v: Float64) -> Float64:
     """Return the matrix of the cross product with v."""
-    x, y, z = v
-    return np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    return cross_matrix(torch.from_numpy(np.ascontiguousarray(v))).numpy()
