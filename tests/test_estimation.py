@@ -11,10 +11,10 @@ from vbreg import compatibility
 from vbreg.estimation import (
     Estimate,
     Limits,
-    best_allowed,
     best_hypothesis,
     refine,
     squared_residuals,
+    within_limits,
 )
 from vbreg.geometry import apply, cross_matrix, from_rotation_translation, random_rotation
 from vbreg.methods.common import is_inlier
@@ -280,16 +280,16 @@ def test_limits_tell_which_poses_they_allow() -> None:
 def test_the_best_within_limits_is_chosen() -> None:
     T, score = shifted(5.0, 1.0, 0.5), torch.tensor([[0.9, 0.3, 0.6]], dtype=torch.float64)
     sound = torch.tensor([[True, True, False]])
-    found = best_allowed(T, sound, score, limits(length=2.0))
+    found = best_hypothesis(*within_limits(T, sound, score, limits(length=2.0)))
     assert float(found.T[0, 0, 3]) == 1.0
     assert found.determined.tolist() == [True]
-    everything = best_allowed(T, sound, score, limits())
+    everything = best_hypothesis(*within_limits(T, sound, score, limits()))
     assert torch.equal(everything.T, best_hypothesis(T, sound, score).T)
 
 
 def test_where_no_pose_is_allowed_the_guess_stands() -> None:
     T, score = shifted(5.0, 6.0), torch.tensor([[0.9, 0.3]], dtype=torch.float64)
-    found = best_allowed(T, torch.ones(1, 2).bool(), score, limits(length=2.0))
+    found = best_hypothesis(*within_limits(T, torch.ones(1, 2).bool(), score, limits(length=2.0)))
     torch.testing.assert_close(found.T[0], torch.eye(4, dtype=torch.float64))
     assert found.determined.tolist() == [False]
 

@@ -80,13 +80,15 @@ ALLOWED = {
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
+    "refinement": "backends geometry matching",
+    "verification": "backends errors estimation frames geometry matching weights_file",
     "constraints": "errors estimation frames geometry inputs matching types",
     "solver": "backends estimation frames network timing voting",
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
     "recording": "backends errors estimation frames network solver timing types voting",
     "registration": (
-        "backends clouds constraints descriptors errors frames inputs matching network pretrained "
-        "recording scale solver timing types uncertainty voting"
+        "backends clouds constraints descriptors errors estimation frames inputs matching network "
+        "pretrained recording refinement scale solver timing types uncertainty verification voting"
     ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
@@ -94,11 +96,12 @@ ALLOWED = {
     ),
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
-        "pretrained registration scale timing types voting"
+        "pretrained registration scale timing types verification voting"
     ),
     "training": (
-        "backends clouds datasets descriptors errors frames geometry io losses matching metrics "
-        "network pretrained recording registration scale simulator types voting"
+        "backends clouds datasets descriptors errors estimation frames geometry io losses matching "
+        "metrics network pretrained recording registration scale simulator types verification "
+        "voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics scale types"

@@ -21,6 +21,9 @@ from vbreg.voting import HypotheticalInliers
 POWER_ITERATIONS = 10
 MAX_REFINEMENT_ROUNDS = 50
 SETTLED = 1e-7  # change of the pose, in inlier thresholds, below which it is final
+SAME_ANGLE = math.radians(10.0)  # between poses that count as one, if the next holds, too
+SAME_LENGTH = 2.0  # inlier thresholds, by which they move the source's origin
+CANDIDATE_ROUNDS = 8  # of refinement; most poses are nearly settled by then
 
 
 class Estimate(NamedTuple):
@@ -148,16 +151,47 @@ def best_hypothesis(T: Tensor, sound: Tensor, score: Tensor) -> Estimate:
     return Estimate(T_best, sound.gather(1, best).squeeze(1))
 
 
-def best_allowed(T: Tensor, sound: Tensor, score: Tensor, limits: Limits) -> Estimate:
-    """Choose as `best_hypothesis` within the limits; where none lies there, take the guess."""
+def within_limits(
+    T: Tensor, sound: Tensor, score: Tensor, limits: Limits
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return poses, which are sound, and scores, such that only those within the limits count.
+
+    The guess comes last: it is chosen where no other lies within.
+    """
     allowed = limits.allow(T)
     score = torch.where(allowed, score, -1.0)  # below any guess
     guess = limits.T_guess.expand(len(T), 1, 4, 4)
-    return best_hypothesis(
-        torch.cat([T, guess], dim=1),
-        F.pad(sound & allowed, (0, 1)),
-        F.pad(score, (0, 1)),
-    )
+    return torch.cat([T, guess], dim=1), F.pad(sound & allowed, (0, 1)), F.pad(score, (0, 1))
+
+
+def best_distinct(T: Tensor, sound: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Choose sound poses by score, each unlike all before -> T (B, C, 4, 4), valid (B, C).
+
+    Where fewer than C = `count` differ, the last are not valid.
+    """
+    ranked = torch.where(sound, score, -1.0)
+    found, valid = [], []
+    for _ in range(count):
+        highest, best = ranked.max(-1, keepdim=True)  # (B, 1)
+        T_best = T.gather(1, best[..., None, None].expand(-1, -1, 4, 4))
+        found.append(T_best)
+        valid.append(highest >= 0)
+        ranked = ranked.masked_fill(_same(T, T_best), -1.0)
+    return torch.cat(found, 1), torch.cat(valid, 1)
+
+
+def first_of_same(T: Tensor) -> Tensor:
+    """Tell (B, C) which poses (B, C, 4, 4) are unlike all before them."""
+    same = _same(T.unsqueeze(1), T.unsqueeze(2))  # (B, C, C)
+    return ~same.tril(-1).any(-1)
+
+
+def _same(T: Tensor, other: Tensor) -> Tensor:
+    """Tell (...) which poses (..., 4, 4) count as one with another."""
+    R, other_R = T[..., :3, :3], other[..., :3, :3]
+    cosine = ((R * other_R).sum((-1, -2)) - 1) / 2  # of the angle between them
+    length2 = (T[..., :3, 3] - other[..., :3, 3]).square().sum(-1)
+    return (cosine > math.cos(SAME_ANGLE)) & (length2 < SAME_LENGTH**2)
 
 
 def refine(
@@ -166,6 +200,7 @@ def refine(
     target: Tensor,
     mask: Tensor,
     limits: Limits | None = None,
+    rounds: int = MAX_REFINEMENT_ROUNDS,
 ) -> Estimate:
     """Fit to all inliers, re-weighted by 1 / (1 + d^2 / tau^2), until the pose settles.
 
@@ -176,7 +211,7 @@ def refine(
     fit = procrustes if limits is None else limits.fit
     T, determined = estimate
     active = torch.ones_like(determined)
-    for _ in range(MAX_REFINEMENT_ROUNDS):
+    for _ in range(rounds):
         d2 = squared_residuals(T, source, target)
         T_next, sound = fit(source, target, ((d2 < 1.0) & mask) / (1.0 + d2))
         active = active & sound
@@ -189,6 +224,23 @@ def refine(
         if not active.any():
             break
     return Estimate(T, determined)
+
+
+class Agreement(NamedTuple):
+    """How far matches agree with a pose."""
+
+    inliers: Tensor  # (B, N)
+    score: Tensor  # (B,)
+    rmse: Tensor  # (B,) root mean square distance of the inliers
+
+
+def agreement(T: Tensor, source: Tensor, target: Tensor, mask: Tensor) -> Agreement:
+    """Tell how far the matches (B, N, 3) agree with poses (B, 4, 4)."""
+    d2 = squared_residuals(T, source, target)
+    inliers = (d2 < 1.0) & mask
+    rmse = ((d2 * inliers).sum(-1) / inliers.sum(-1).clamp_min(1)).sqrt()
+    score = (quadratic_gain(d2) * mask).sum(-1) / mask.sum(-1).clamp_min(1)
+    return Agreement(inliers, score, rmse)
 
 
 def squared_residuals(T: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ Keypoints: TypeAlias = int | Literal["all"]
 Viewpoint: TypeAlias = Literal["origin", "unknown"] | Sequence[float] | Float64
 
 
+class ThinnedSurface(NamedTuple):
+    """All points of a cloud at its working resolution, in its local frame."""
+
+    points: Tensor  # (M, 3) float32
+    normals: Tensor  # (M, 3) unit
+
+
 @dataclass(frozen=True, eq=False)
 class DescribedCloud:
     """A cloud at its working resolution, in a local frame, with what describes each point."""
@@ -45,6 +52,7 @@ class DescribedCloud:
     descriptors: Tensor  # (N, D); a row of zeros where a point has none
     origin: Float64  # (3,) of the local frame in the user's
     matching: MatchingName = "one-way"  # how its descriptors are matched, if nothing else is said
+    surface: ThinnedSurface | None = None  # around the points; None if described elsewhere
 
     def __len__(self) -> int:
         return len(self.points)
@@ -182,7 +190,8 @@ def describe_points(
         count = compute.keypoints(len(points)) if keypoints is None else keypoints
         rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
         found = compute.rows(cloud, rows)
-    return DescribedCloud(points[rows], direction[rows], found, origin, compute.matching)
+    surface = ThinnedSurface(points, direction)
+    return DescribedCloud(points[rows], direction[rows], found, origin, compute.matching, surface)
 
 
 def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:

@@ -95,22 +95,22 @@ class RecordedSolver:
             and matches.problems * bucket(len(matches)) <= MAX_RECORDED_ROWS
         )
 
-    def __call__(self, matches: Matches) -> Solution:
+    def __call__(self, matches: Matches, candidates: int = 0) -> Solution:
         """Solve matches of any device; the solution is on the CPU. One thread at a time."""
         B, N = matches.mask.shape
-        key = B, bucket(N), *self.backend.weights_state(self.solver.network)
+        key = B, bucket(N), candidates, *self.backend.weights_state(self.solver.network)
         with self.lock:
             if key not in self.recordings:
                 if len(self.recordings) >= MAX_RECORDINGS:
                     self.recordings.pop(next(iter(self.recordings)))
-                self.recordings[key] = self._record(matches, B, bucket(N))
+                self.recordings[key] = self._record(matches, B, bucket(N), candidates)
             graph, inputs, output, _ = self.recordings[key]
             _fill(inputs, matches)
             graph.replay()
             found = Solution(*to_cpu(output))
         return found._replace(inliers=found.inliers[:, :N], confidence=found.confidence[:, :N])
 
-    def _record(self, matches: Matches, B: int, N: int) -> Recording:
+    def _record(self, matches: Matches, B: int, N: int, candidates: int) -> Recording:
         inputs = matches.map(
             lambda part: torch.zeros(
                 B, N, *part.shape[2:], dtype=part.dtype, device=self.recorder.device
@@ -119,7 +119,7 @@ class RecordedSolver:
         _fill(inputs, matches)
         most = int(seed_count(torch.tensor(N), self.solver.voting))
         graph, output = self.recorder.record(
-            lambda: self.solver(inputs, self.backend, most_seeds=most)
+            lambda: self.solver(inputs, self.backend, most_seeds=most, candidates=candidates)
         )
         return Recording(graph, inputs, output, self.backend.kept_alive(self.solver.network))
 
@@ -145,6 +145,14 @@ def _fill(held: Matches, given: Matches) -> None:
     held.mask[:, N:] = False
 
 
+class Wanted(NamedTuple):
+    """What a call asks for beside the pose that the matches agree on."""
+
+    seed: int | None  # to sample latent features
+    limits: Limits | None  # on the pose
+    candidates: int  # distinct poses
+
+
 class DeviceSolver:
     """A solver on the device of its network, with the quickest backend that runs there."""
 
@@ -168,18 +176,20 @@ class DeviceSolver:
         clock: Clock,
         most: int,
         limits: Limits | None = None,
+        candidates: int = 0,
     ) -> tuple[Solution, BackendUsed]:
         """Solve at most so many rows at a time -> the solution, on the CPU, and the backend.
 
         With limits, which are new for each problem, nothing is recorded.
         """
         sigma = self.solver.network.sigma
+        wanted = Wanted(seed, limits, candidates)
 
         def work(backend: Backend) -> Solution:
             step = max(1, min(most, backend.max_rows) // len(matches))
             with torch.inference_mode(), devices.current(sigma):
                 parts = [
-                    self._solve(matches.problems_from(start, step), backend, seed, clock, limits)
+                    self._solve(matches.problems_from(start, step), backend, wanted, clock)
                     for start in range(0, matches.problems, step)
                 ]
             if len(parts) == 1:
@@ -192,24 +202,23 @@ class DeviceSolver:
         self,
         matches: Matches,
         backend: Backend,
-        seed: int | None,
+        wanted: Wanted,
         clock: Clock,
-        limits: Limits | None,
     ) -> Solution:
         """Solve some problems -> on the CPU.
 
         Where the features leave no seed with enough company (a handful of matches, far from what
         the network was trained on), the geometry votes alone.
         """
-        plain = seed is None and limits is None
+        plain = wanted.seed is None and wanted.limits is None
         if backend.records and plain and RecordedSolver.takes(matches):
             with clock("solve"):
-                solution = self._recorded_on(backend)(matches)
+                solution = self._recorded_on(backend)(matches, wanted.candidates)
         else:
-            solution = self._step_by_step(matches, backend, seed, clock, limits)
+            solution = self._step_by_step(matches, backend, wanted, clock)
         if bool(solution.voted.all()):
             return solution
-        other = self._step_by_step(matches, backend, seed, clock, limits, geometry_alone=True)
+        other = self._step_by_step(matches, backend, wanted, clock, geometry_alone=True)
         chosen = (
             torch.where(solution.voted.view(-1, *[1] * (a.ndim - 1)), a, b)
             for a, b in zip(solution, other, strict=True)
@@ -228,15 +237,14 @@ class DeviceSolver:
         self,
         matches: Matches,
         backend: Backend,
-        seed: int | None,
+        wanted: Wanted,
         clock: Clock,
-        limits: Limits | None,
         *,
         geometry_alone: bool = False,
     ) -> Solution:
         device, generator = self.solver.network.sigma.device, None
-        if seed is not None:
-            generator = torch.Generator(device).manual_seed(seed)
+        if wanted.seed is not None:
+            generator = torch.Generator(device).manual_seed(wanted.seed)
         solution = self.solver(
             matches.map(lambda part: part.to(device)),
             backend,
@@ -244,7 +252,8 @@ class DeviceSolver:
             most_seeds=int(seed_count(matches.mask.sum(-1), self.solver.voting).max()),
             geometry_alone=geometry_alone,
             generator=generator,
-            limits=limits,
+            limits=wanted.limits,
+            candidates=wanted.candidates,
             clock=clock,
         )
         return Solution(*to_cpu(solution))

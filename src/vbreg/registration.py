@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
+from vbreg.estimation import Limits, agreement
 from vbreg.frames import LocalCloud, Matches, check_units
 from vbreg.inputs import (
     MIN_MATCHES,
@@ -52,13 +53,18 @@ from vbreg.matching import (
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceSolver, max_matches
+from vbreg.refinement import refined
 from vbreg.scale import VOXEL_SIZES, PresetName, Scale
-from vbreg.solver import Solver
+from vbreg.solver import Solution, Solver
 from vbreg.timing import Stopwatch
-from vbreg.types import Correspondences, Float64, Int64, Registration, Uncertainty
+from vbreg.types import Alternative, Correspondences, Float64, Int64, Registration, Uncertainty
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
+from vbreg.verification import CANDIDATES, can_judge, shipped_judge
 from vbreg.voting import VotingConfig
 
+MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
+
+RefineName: TypeAlias = Literal["icp", "none"]
 IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
 
 
@@ -81,6 +87,8 @@ def register(
     max_translation: float | None = None,
     max_rotation: float | None = None,
     ignore: Ignore | IgnorePair | None = None,
+    verify: bool = True,
+    refine: RefineName | None = None,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -108,11 +116,17 @@ def register(
     `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
     pair of functions, masks (N,) or None.
 
+    With `verify`, the best poses that the matches allow are laid upon the clouds, a judge chooses
+    among them and tells `success_probability`; without, the matches alone decide, as in the paper.
+    `refine` says whether the chosen pose is then made exact on the clouds ('icp') or not ('none');
+    left out, it is where it is verified.
+
     `seed` samples the latent features instead of taking their mean. `on_stage` is told the name of
     each stage as it begins. The same call gives the same answer.
     """
     _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
     _check_numbers(max_correspondences, viewpoint, voxel_size)
+    _check_verification(verify, refine)
     constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
@@ -147,6 +161,8 @@ def register(
     return model.solve(
         matched,
         constraints=constraints,
+        verify=verify,
+        refine=refine,
         seed=seed,
         clock=clock,
         voxel_size_estimated=voxel_size is None and preset is None,
@@ -299,6 +315,8 @@ class VBReg:
         matched: MatchedClouds,
         *,
         constraints: Constraints | None = None,
+        verify: bool = True,
+        refine: RefineName | None = None,
         seed: int | None = None,
         clock: Stopwatch | None = None,
         voxel_size_estimated: bool = False,
@@ -325,17 +343,29 @@ class VBReg:
                 f"takes {width}; give the descriptor that it was trained with"
             )
         limits = None if constraints is None else constraints.limits(matches)
-        solution, backend = self._on_device(matches, seed, clock, most, limits)
+        judged = verify and can_judge(matched)
+        solution, backend = self._on_device(
+            matches, seed, clock, most, limits, CANDIDATES if judged else 0
+        )
+        found = Chosen.of(solution)
+        if judged:
+            with clock("verify"):
+                found = found.by_judge(solution, matched, matches)
+        if (refine or ("icp" if verify else "none")) == "icp":
+            with clock("refine on clouds"):
+                found = found.on_clouds(matched, matches, limits)
         with clock("uncertainty"):
-            shared = _doubt_of_surfaces(matched, matches.in_unit(solution.T)[0])
+            shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
+        ends = matches.source, matches.target, matches.mask
+        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
         return Registration(
-            T_target_source=matches.to_user(solution.T)[0],
+            T_target_source=matches.to_user(found.T[None])[0],
             correspondences=matched.correspondences,
-            inliers=solution.inliers[0].numpy(),
+            inliers=inliers[0].numpy(),
             confidence=solution.confidence[0].numpy(),
-            score=float(solution.score[0]),
-            inlier_rmse=float(solution.rmse[0]) * matches.unit,
-            fixed=bool(solution.determined[0]),
+            score=float(score[0]),
+            inlier_rmse=float(rmse[0]) * matches.unit,
+            fixed=found.determined,
             inlier_threshold=matches.unit,
             matches_found=matched.matches_found,
             backend=backend,
@@ -346,6 +376,11 @@ class VBReg:
             points_dropped=points_dropped,
             timings=clock.seconds,
             doubt=shared or uncertainty_of_inliers,
+            success_probability=found.probability,
+            overlap=found.overlap,
+            alternatives=tuple(
+                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
+            ),
         )
 
     def _max_matches(self) -> int:
@@ -366,6 +401,56 @@ class VBReg:
             for d, pair in zip(given, ends, strict=True)
         ]
         return [row for row in rows if row is not None]
+
+
+class Chosen(NamedTuple):
+    """The pose of one problem on its way out, in inlier thresholds, and what a judge says of it."""
+
+    T: Tensor  # (4, 4) float64
+    determined: bool
+    probability: float | None = None
+    overlap: float | None = None
+    others: tuple[tuple[Tensor, float], ...] = ()  # poses and their probabilities
+
+    @staticmethod
+    def of(solution: Solution) -> Chosen:
+        """Return the pose that the matches choose."""
+        return Chosen(solution.T[0], bool(solution.determined[0]))
+
+    def by_judge(self, solution: Solution, matched: MatchedClouds, matches: Matches) -> Chosen:
+        """Return the candidate that a judge chooses; without candidates nothing is probable."""
+        T, score = solution.candidates[0], solution.candidate_score[0]
+        if not bool((score >= 0).any()):
+            return self._replace(probability=0.0, overlap=0.0)
+        verdict = shipped_judge()(matched, matches, T, score, solution.confidence[0])
+        ranked = sorted(range(len(T)), key=lambda k: -verdict.probabilities[k])
+        others = tuple(
+            (T[k], verdict.probabilities[k])
+            for k in ranked
+            if k != verdict.chosen and verdict.probabilities[k] >= MIN_ALTERNATIVE
+        )
+        chosen = T[verdict.chosen]
+        return Chosen(chosen, True, verdict.probability, verdict.overlap, others)
+
+    def on_clouds(self, matched: MatchedClouds, matches: Matches, limits: Limits | None) -> Chosen:
+        """Return the pose refined on the clouds, as far as the limits allow."""
+        T = self.T.clone()
+        T[:3, 3] *= matches.unit
+        upright = limits is not None and limits.R_upright is not None
+        found = refined(matched, T, limits.up if limits is not None and upright else None)
+        found = found.clone()
+        found[:3, 3] /= matches.unit
+        if limits is not None and not bool(limits.to(found).allow(found)):
+            return self
+        return self._replace(T=found)
+
+
+def _check_verification(verify: object, refine: object) -> None:
+    """Raise where an option of the verification is of a wrong type."""
+    if not isinstance(verify, bool | np.bool_):
+        raise VBRegError(f"verify {verify!r}: expected True or False")
+    if refine is not None:
+        check_choice(refine, "refine", get_args(RefineName))
 
 
 def _check_options(

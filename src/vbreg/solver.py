@@ -14,7 +14,16 @@ from torch import Tensor
 
 from vbreg import estimation
 from vbreg.backends.plain import Backend
-from vbreg.estimation import Estimate, Limits, best_allowed, best_hypothesis, squared_residuals
+from vbreg.estimation import (
+    CANDIDATE_ROUNDS,
+    Estimate,
+    Limits,
+    agreement,
+    best_distinct,
+    best_hypothesis,
+    first_of_same,
+    within_limits,
+)
 from vbreg.frames import Matches
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 from vbreg.timing import Clock, untimed
@@ -31,6 +40,8 @@ class Solution(NamedTuple):
     rmse: Tensor  # (B,) float64: root mean square distance of the inliers
     confidence: Tensor  # (B, N) float32
     voted: Tensor  # (B,) False where the votes gave no hypothesis
+    candidates: Tensor  # (B, C, 4, 4) float64: distinct poses, the best score first
+    candidate_score: Tensor  # (B, C) weighted by crowds; -1 where there is no such candidate
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +61,7 @@ class Solver:
         geometry_alone: bool = False,  # votes without features
         generator: torch.Generator | None = None,  # samples latent features
         limits: Limits | None = None,  # what is known of the pose
+        candidates: int = 0,  # distinct poses to return beside the best
         clock: Clock = untimed,
     ) -> Solution:
         """Return the pose that the matches of each problem agree on.
@@ -71,31 +83,59 @@ class Solver:
             crowd = backend.crowd_weights(source, target, mask)
             if limits is None:
                 T, sound = backend.hypotheses(source, target, members, weights)
+                sound = sound & seeds.valid
                 score = backend.inlier_score(T, source, target, crowd)
-                found = best_hypothesis(T, sound & seeds.valid, score)
             else:
                 within = limits.to(source)
                 T, sound = estimation.hypotheses(source, target, members, weights, within.fit)
                 score = backend.inlier_score(T, source, target, crowd)
-                found = best_allowed(T, sound & seeds.valid, score, within)
+                T, sound, score = within_limits(T, sound & seeds.valid, score, within)
+            found = best_hypothesis(T, sound, score)
         with clock("refine"):
             exact = matches.source, matches.target
             start = Estimate(found.T.double(), found.determined)
             if limits is None:
-                T, determined = backend.refine(start, *exact, mask)
+                best, determined = backend.refine(start, *exact, mask)
             else:
-                T, determined = estimation.refine(start, *exact, mask, limits.to(start.T))
-            d2 = squared_residuals(T, *exact)
-            inliers = (d2 < 1.0) & mask
+                best, determined = estimation.refine(start, *exact, mask, limits.to(start.T))
+            others = best_distinct(T, sound, score, candidates) if candidates else None
             return Solution(
-                T,
+                best,
                 determined,
-                inliers,
-                backend.inlier_score(T.unsqueeze(1), *exact, mask).squeeze(1),
-                ((d2 * inliers).sum(-1) / inliers.sum(-1).clamp_min(1)).sqrt(),
+                *agreement(best, *exact, mask),
                 output.logits.float().sigmoid() * mask,
                 found.determined,
+                *self._refined(others, best, matches, crowd, backend, limits),
             )
+
+    def _refined(
+        self,
+        others: tuple[Tensor, Tensor] | None,  # poses (B, C, 4, 4), and which are valid (B, C)
+        best: Tensor,  # (B, 4, 4)
+        matches: Matches,
+        crowd: Tensor,
+        backend: Backend,
+        limits: Limits | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return candidates (B, C, 4, 4), refined a little, and their scores (B, C)."""
+        if others is None:
+            return best[:, :0, None].expand(-1, -1, 4, 4), crowd[:, :0]
+        T, valid = others
+        B, C = valid.shape
+        source, target, mask = (
+            part.unsqueeze(1).expand(B, C, *part.shape[1:]).flatten(0, 1)
+            for part in (matches.source, matches.target, matches.mask)
+        )
+        start = Estimate(T.double().flatten(0, 1), valid.flatten())
+        if limits is None:
+            refined = backend.refine(start, source, target, mask, CANDIDATE_ROUNDS).T
+        else:
+            within = limits.to(start.T)
+            refined = estimation.refine(start, source, target, mask, within, CANDIDATE_ROUNDS).T
+        T = refined.unflatten(0, (B, C))
+        T = torch.cat([best.unsqueeze(1), T[:, 1:]], dim=1)
+        score = backend.inlier_score(T.to(crowd), *self.lowered(matches), crowd)
+        return T, torch.where(valid & first_of_same(T), score, -1.0)
 
     def lowered(self, matches: Matches) -> tuple[Tensor, Tensor]:
         """Return both ends in the precision of the network."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, overload
@@ -18,6 +18,11 @@ Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 
 BackendUsed = Literal["plain", "cpu", "triton", "external"]
+
+FEW_INLIERS, FEW_INLIERS_SHARE = 30, 0.02  # below either, chance can make them
+LITTLE_OVERLAP = 0.1  # share of both clouds
+SURE, LIKELY = 0.9, 0.5  # probabilities from which a verdict is good, or not bad
+RIVAL = 0.25  # of the chosen pose's probability, from which an alternative is told
 
 NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
 
@@ -103,6 +108,17 @@ class Uncertainty(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Alternative:
+    """Another pose that the clouds allow."""
+
+    T_target_source: Float64  # (4, 4)
+    probability: float  # of its being the right one
+
+    def __repr__(self) -> str:
+        return f"Alternative({100 * self.probability:.1f} %)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Registration:
     """A pose and the evidence for it."""
 
@@ -125,6 +141,10 @@ class Registration:
     # How far the pose may be off, or what tells it of this result once it is asked for, so that
     # those who do not ask need not wait. None for compared methods.
     doubt: Uncertainty | Callable[[Registration], Uncertainty] | None = None
+    # Of the pose to be right, as a judge says that looked at both clouds; None where none did.
+    success_probability: float | None = None
+    overlap: float | None = None  # share of both clouds that lands on the other, where judged
+    alternatives: tuple[Alternative, ...] = ()  # the most probable first
 
     @cached_property
     def _uncertainty(self) -> Uncertainty | None:
@@ -144,6 +164,24 @@ class Registration:
     def determined(self) -> bool:
         """Whether the matches fix a pose and nothing is left free."""
         return self.fixed and not self.free_directions
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What speaks against the pose, in plain words; empty where nothing does."""
+        return tuple(_reasons(self))
+
+    @property
+    def verdict(self) -> str:
+        """Whether to trust the pose, in a line of plain words."""
+        p = self.success_probability
+        if p is None:
+            return "not judged"
+        share = f"{100 * p:.0f} %" if 0.005 < p < 0.995 else "over 99 %" if p > 0.5 else "under 1 %"
+        if p >= SURE:
+            return f"aligned, {share}"
+        why = self.reasons[:1] or ("the scans do not lie on each other as right ones do",)
+        said = "probably aligned" if p >= LIKELY else "do not trust this pose"
+        return f"{said}, {share}: {why[0]}"
 
     @property
     def inlier_count(self) -> int:
@@ -183,11 +221,34 @@ class Registration:
     def __repr__(self) -> str:
         cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)
         length = np.linalg.norm(self.T_target_source[:3, 3])
+        judged = self.success_probability
+        right = "" if judged is None else f"right with {100 * judged:.0f} %, "
         return (
             f"Registration(rotation {np.degrees(np.arccos(cosine)):.2f} deg, translation "
-            f"{length:.4g}, {self.inlier_count} of {len(self.correspondences)} matches agree, "
-            f"score {self.score:.3f}, determined {self.determined})"
+            f"{length:.4g}, {right}{self.inlier_count} of {len(self.correspondences)} matches "
+            f"agree, score {self.score:.3f}, determined {self.determined})"
         )
+
+
+def _reasons(result: Registration) -> Iterator[str]:
+    """Say what speaks against a pose."""
+    inliers, matches = result.inlier_count, len(result.correspondences)
+    if result.free_directions:
+        free = ", ".join(map(str, result.free_directions))
+        yield f"what the scans share does not fix the pose: the source {free}"
+    elif not result.fixed:
+        yield "the matches do not fix all six degrees of freedom"
+    if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
+        share = 100 * result.overlap
+        yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"
+    if inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches):
+        yield f"only {inliers} of {matches} matches agree with this pose"
+    chosen = result.success_probability
+    rivals = [a for a in result.alternatives if chosen and a.probability > RIVAL * chosen]
+    if rivals:
+        R = rivals[0].T_target_source[:3, :3] @ result.T_target_source[:3, :3].T
+        angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
+        yield f"another pose, {angle:.0f} degrees away, is nearly as probable"
 
 
 def _moved(points: Float64, R: Float64, t: Float64) -> Float64:

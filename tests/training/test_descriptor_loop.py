@@ -16,10 +16,11 @@ from vbreg.training.descriptor_config import (
     is_descriptor_config,
     read_descriptor_config,
 )
-from vbreg.training.descriptor_loop import DescriptorRun, Places, train_descriptor
+from vbreg.training.descriptor_loop import DescriptorRun, train_descriptor
 from vbreg.training.journal import read_log
 from vbreg.training.loop import WEIGHTS_FILE
 from vbreg.training.places import PlacesConfig
+from vbreg.training.places_run import Places
 from vbreg.training.ready_places import ReadyPlace, prepared, ready_place, to_arrays
 
 CPU = torch.device("cpu")

@@ -20,6 +20,7 @@ from vbreg.inputs import check_points, positive_number
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
+MAX_DISTANCES = 2**28  # held at a time by a GPU: 1 GB
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -50,6 +51,63 @@ def radius_knn(
         return _no_neighbors(queries, k)
     search = tree_radius_knn if is_cpu(points.device) else grid_radius_knn
     return search(points, queries, radius, k)
+
+
+def batched_radius_knn(
+    points: Tensor,  # (B, N, 3)
+    queries: Tensor,  # (B, Q, 3)
+    radius: float,  # or infinity
+    max_neighbors: int,
+    real: Tensor,  # (B, N) which of the points count
+) -> Neighbors:
+    """Find neighbours as `radius_knn` in B clouds at once -> (B, Q, k) each.
+
+    Fewer than k points of a cloud leave slots without a neighbour.
+    """
+    k = min(max_neighbors, points.shape[1])
+    if not is_cpu(points.device):
+        return all_radius_knn(points, queries, radius, k, real)
+    found = []
+    for cloud, query, kept in zip(points, queries, real, strict=True):
+        rows = kept.nonzero().squeeze(-1)
+        if len(rows) == 0 or len(query) == 0:
+            found.append(_no_neighbors(query, k))
+            continue
+        index, distance2, valid = tree_radius_knn(cloud[rows], query, radius, k)
+        found.append((rows[index], distance2, valid))
+    index, distance2, valid = (torch.stack(parts) for parts in zip(*found, strict=True))
+    return index, distance2, valid
+
+
+def all_radius_knn(
+    points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor
+) -> Neighbors:
+    """Compute `batched_radius_knn` by all distances, which a GPU has sooner than it asks a grid."""
+    B, Q = queries.shape[:2]
+    index, distance2, valid = (
+        torch.cat(parts, dim=1)
+        for parts in zip(
+            *(
+                _all_of(points, queries[:, start : start + step], radius, k, real)
+                for step in (max(1, MAX_DISTANCES // max(1, B * points.shape[1])),)
+                for start in range(0, max(1, Q), step)
+            ),
+            strict=True,
+        )
+    )
+    return index, distance2, valid
+
+
+def _all_of(points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor) -> Neighbors:
+    apart = torch.cdist(queries, points, compute_mode="use_mm_for_euclid_dist")
+    apart = apart.masked_fill(~real.unsqueeze(1), torch.inf)
+    if k == 1:
+        distance, index = apart.min(-1, keepdim=True)
+    else:
+        distance, index = apart.topk(k, dim=-1, largest=False)
+    valid = (distance <= radius) & distance.isfinite()
+    distance2 = distance.square().masked_fill(~valid, torch.inf)
+    return index.masked_fill(~valid, 0), distance2, valid
 
 
 def tree_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:

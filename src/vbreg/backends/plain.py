@@ -90,6 +90,13 @@ class Backend(NetworkSteps):
         """Return the score (B, K) of each pose."""
         return estimation.inlier_score(T, source, target, weights, gain)
 
-    def refine(self, estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> Estimate:
+    def refine(
+        self,
+        estimate: Estimate,
+        source: Tensor,
+        target: Tensor,
+        mask: Tensor,
+        rounds: int = estimation.MAX_REFINEMENT_ROUNDS,
+    ) -> Estimate:
         """Fit the poses (B, 4, 4) to all their inliers until they settle."""
-        return estimation.refine(estimate, source, target, mask)
+        return estimation.refine(estimate, source, target, mask, rounds=rounds)

@@ -30,11 +30,9 @@ from vbreg.cli.constraints import (
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_poses
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.types import PointCloud, Registration
+from vbreg.types import LIKELY, PointCloud, Registration
 
-# Below either, a pose is easily an accident. A rule of thumb from indoor pairs, not a probability.
-MIN_INLIERS = 30
-MIN_INLIER_SHARE = 0.02  # of the correspondences
+NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
 
 EXAMPLES = examples(
     "vbreg register source.ply target.ply",
@@ -44,12 +42,14 @@ EXAMPLES = examples(
     "vbreg register scan1.ply scan2.ply map.ply -o aligned/ --merge all.ply",
     "vbreg register source.pcd target.pcd --crop 40 --crop target:-5,-5,0,5,5,3",
     "vbreg register source.ply target.ply --gravity z --max-translation 5",
+    "vbreg register source.ply target.ply -o aligned.ply --min-probability 0.9 || echo failed",
 )
 
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 PresetName = Literal["indoor", "outdoor"]
 MatchingName = Literal["one-way", "either-way", "mutual"]
+RefineName = Literal["icp", "none"]
 
 SourceArgument = Annotated[
     list[Path], typer.Argument(metavar="SOURCE...", help="The cloud to move, or several.")
@@ -128,6 +128,25 @@ ViewpointOption = Annotated[
 MaxCorrespondencesOption = Annotated[
     int, typer.Option(help="Thin more matches than this evenly at random.")
 ]
+VerifyOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="Choose the pose by the clouds and tell how probable it is, or by the matches alone.",
+    ),
+]
+RefineOption = Annotated[
+    RefineName | None,
+    typer.Option(help="Make the pose exact on the clouds, or not. Left out: icp if verified."),
+]
+MinProbabilityOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help=f"Exit with {NOT_PROBABLE} where the pose is less probable; its cloud is not written.",
+    ),
+]
 LatentSeedOption = Annotated[
     int | None,
     typer.Option("--seed", help="Sample the latent features instead of taking their mean."),
@@ -157,6 +176,9 @@ def register(
     guess: GuessOption = None,
     max_translation: MaxTranslationOption = None,
     max_rotation: MaxRotationOption = None,
+    verify: VerifyOption = True,
+    refine: RefineOption = None,
+    min_probability: MinProbabilityOption = None,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -178,12 +200,19 @@ def register(
         "guess": guess_of(guess),
         "max_translation": max_translation,
         "max_rotation": max_rotation,
+        "verify": verify,
+        "refine": refine,
         "seed": seed,
     }
+    if min_probability is not None and not verify:
+        raise VBRegError(
+            f"--min-probability {min_probability:g} with --no-verify: nothing tells how probable "
+            "the pose is; leave one of them out"
+        )
     if not several:
         check_inputs(*source)
     _check(outputs, source, target)
-    found, failed = [], False
+    found, failed, improbable = [], False, False
     with progress(quiet) as stage:
         stage("start torch")
         run = _Run(stage, crops, remove_outliers, options)
@@ -199,9 +228,15 @@ def register(
         stage("write")
     if found:
         failed |= not write_poses(outputs, found, target, several=several)
-        failed |= not write_clouds(outputs, found, target, whole, several)
+        least = min_probability or 0.0
+        kept = [aligned for aligned in found if not (least and _improbable(aligned, least))]
+        if kept:
+            failed |= not write_clouds(outputs, kept, target, whole, several)
+        improbable = len(kept) < len(found)
     if failed:
         raise typer.Exit(2)
+    if improbable:
+        raise typer.Exit(NOT_PROBABLE)
 
 
 def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
@@ -280,16 +315,24 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
 
 
 def _doubts(result: Registration) -> list[str]:
-    """Say where the scans leave the pose free, or the matches say little for it."""
-    inliers, matches = result.inlier_count, len(result.correspondences)
-    if result.free_directions:
-        free = ", ".join(map(str, result.free_directions))
-        return [f"what the scans share does not fix the pose: SOURCE {free}"]
-    if not result.determined:
-        return ["the matches do not fix all six degrees of freedom; do not rely on this pose"]
-    if inliers < max(MIN_INLIERS, MIN_INLIER_SHARE * matches):
-        return [
-            f"only {inliers} of {matches} matches agree with this pose, and clouds that do not "
-            "overlap can reach that by chance; look at --picture, or try another --voxel-size"
-        ]
-    return []
+    """Say why not to trust a pose; nothing where it is probable and fixed."""
+    p = result.success_probability
+    if p is not None and p < LIKELY:
+        return [f"{result.verdict}; look at --picture, or try another --voxel-size"]
+    if result.determined and p is not None:
+        return []
+    return list(result.reasons)
+
+
+def _improbable(aligned: Aligned, least: float) -> bool:
+    """Tell whether a pose is less probable than asked for, and say so."""
+    p = aligned.result.success_probability
+    if p is not None and p >= least:
+        return False
+    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
+    complain(
+        "error",
+        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
+        "written",
+    )
+    return True

@@ -30,6 +30,8 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
     console.print(Text("T_target_source", style="bold"), end=" ")
     console.print("maps SOURCE points into TARGET's frame")
     console.print(Text(_matrix(T), style="cyan"), soft_wrap=True)
+    if result.success_probability is not None:
+        print_row(console, "verdict", result.verdict)
     print_row(console, "rotation", f"{angle:.2f} deg")
     print_row(console, "translation", f"{length:.4g}")
     print_row(console, "inliers", _inliers(result))
@@ -61,6 +63,14 @@ def as_json(
         "source": str(source),
         "target": str(target),
         "T_target_source": T.tolist(),
+        "success_probability": result.success_probability,
+        "verdict": result.verdict,
+        "reasons": list(result.reasons),
+        "overlap": result.overlap,
+        "alternatives": [
+            {"T_target_source": a.T_target_source.tolist(), "probability": a.probability}
+            for a in result.alternatives
+        ],
         "rotation_deg": pose_difference(T, np.eye(4))[0],
         "translation": T[:3, 3].tolist(),
         "inlier_count": result.inlier_count,

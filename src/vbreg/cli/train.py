@@ -40,9 +40,19 @@ def train(
     from vbreg.training.config import read_config
     from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
     from vbreg.training.descriptor_loop import train_descriptor
+    from vbreg.training.judge_loop import is_judge_config, read_judge_config, train_judge
 
     where = choose_device(device)
-    if is_descriptor_config(config):
+    if is_judge_config(config):
+        path = train_judge(
+            read_judge_config(config),
+            output,
+            device=where,
+            minutes=minutes,
+            until=until,
+            quiet=quiet,
+        )
+    elif is_descriptor_config(config):
         plan = read_descriptor_config(config)
         path = train_descriptor(
             plan, output, device=where, minutes=minutes, until=until, quiet=quiet

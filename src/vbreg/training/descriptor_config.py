@@ -7,35 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from vbreg.descriptors.prepared import DescriptorConfig
-from vbreg.training.config import OptimizerConfig, check_field, from_dict, read_toml
-from vbreg.training.places import PlacesConfig
+from vbreg.training.config import from_dict, read_toml
+from vbreg.training.places_run import PlacesPlan
 
 
 @dataclass(frozen=True)
-class DescriptorTrainConfig:
-    """The plan of a descriptor's training; minutes count the steps alone."""
+class DescriptorTrainConfig(PlacesPlan):
+    """The plan of a descriptor's training."""
 
-    minutes: float = 6.0
-    pairs: int = 8  # of a step
-    seed: int = 0
     precision: Literal["bf16", "fp32"] = "bf16"
-    places_held: int = 600
-    places_first: int = 48  # before the first step
-    log_every: int = 50
-    validate_every: int = 500
-    places: PlacesConfig = field(default_factory=PlacesConfig)
     network: DescriptorConfig = field(default_factory=DescriptorConfig)
-    optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(weight_decay=1e-4, warmup_steps=100)
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("pairs", "places_held", "places_first", "log_every", "validate_every"):
-            check_field(getattr(self, name) >= 1, self, name, "at least 1")
-        check_field(self.minutes > 0, self, "minutes", "a positive number")
-        check_field(
-            self.places_first <= self.places_held, self, "places_first", "at most places_held"
-        )
 
 
 def is_descriptor_config(path: Path) -> bool:

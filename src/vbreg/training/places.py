@@ -14,12 +14,22 @@ from vbreg.datasets.poses import inverse_pose
 from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
-from vbreg.training.ready_places import C, MakeReady, ReadyPlace, Scan, ready_place, to_arrays
+from vbreg.training.ready_places import (
+    MIN_OVERLAP,
+    C,
+    MakeReady,
+    ReadyPlace,
+    Scan,
+    Trouble,
+    ready_place,
+    to_arrays,
+)
 
 FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator's
 GROUP = 8  # real scans of a place that are looked at together
 HELD_OUT = 1 << 40  # the seed of the maker whose places are only looked at
 MAX_SEED = 1 << 40  # of a place
+TROUBLES: tuple[Trouble, ...] = ("wrong size", "wrong size", "mirrored", "noise")
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class PlacesConfig:
     scan_pairs: Path | None = None  # npz files below it with `xyz0`, `xyz1` and `gt_trans`
     workers: int | None = None  # processes; none given: one less than there are cores
     held_out: int = 24  # places that are only looked at
+    troubled: float = 0.0  # share of the places whose voxel size is wrong, or scans are spoilt
+    min_overlap: float = MIN_OVERLAP  # of the pairs
 
     def __post_init__(self) -> None:
         if len(self.kinds) != len(self.weights) or not self.kinds:
@@ -68,7 +80,19 @@ class PlaceMaker(Generic[C]):
         except Exception as error:
             what = f"place {k} of kind {kind!r} with seed {seed}"
             raise VBRegError(f"{what} failed: {error}") from error
-        return to_arrays(ready_place(kind, scans, scale, seed, self.make_ready))
+        trouble = None
+        if generator.random() < self.places.troubled:
+            trouble = TROUBLES[int(generator.integers(len(TROUBLES)))]
+        place = ready_place(
+            kind,
+            scans,
+            scale,
+            seed,
+            self.make_ready,
+            trouble=trouble,
+            min_overlap=self.places.min_overlap,
+        )
+        return to_arrays(place)
 
     def _scans(
         self, kind: str, seed: int, generator: np.random.Generator

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ MIN_POINTS = 300  # of a cloud at one a voxel
 MAX_POINTS = 12_000  # of a cloud to train on; larger ones are cropped about a point
 MIN_OVERLAP = 0.1
 DETAILED = 0.8  # share of the clouds whose finer points are seen
+
+FEW_POINTS = 16  # of a cloud whose voxel size is wrong
+WRONG_SIZES = (0.5, 2.0, 3.0, 4.0, 8.0, 20.0)  # voxel sizes, by the one that suits a place
+SPOILT = 0.5  # share of the scans of a place with scans that are mirrored, or made of noise
 
 MAX_BY_FPFH, MAX_LEARNED = 4096, 2048  # keypoints of a scan
 VIEWPOINT_KNOWN = 0.5  # share of the places where normals point to the sensor, if there is one
@@ -63,6 +67,7 @@ class InVoxels(Protocol):
 
 
 C = TypeVar("C", bound=InVoxels)
+Trouble: TypeAlias = Literal["wrong size", "mirrored", "noise"]
 MakeReady = Callable[[ThinnedCloud, torch.Generator], C]
 
 
@@ -73,15 +78,17 @@ class ReadyPlace(Generic[C]):
     kind: str
     clouds: tuple[C, ...]
     pairs: tuple[CloudPair, ...]
+    genuine: tuple[bool, ...] = ()  # of each cloud; False where it is mirrored or made of noise
+    unit: float = 1.0  # the voxel size that suits the place, in voxels
 
 
 class DescribedScan(NamedTuple):
-    """Keypoints of a scan in an order drawn by chance, and what describes them."""
+    """Points of a scan in an order drawn by chance, and what describes the first of them."""
 
-    points: Tensor  # (n, 3) in voxels
-    normals: Tensor  # (n, 3) of length 1
+    points: Tensor  # (N, 3) in voxels
+    normals: Tensor  # (N, 3) of length 1
     fpfh: Tensor  # (n, 33)
-    learned: Tensor  # (k, 64) of the first k of them
+    learned: Tensor  # (k, 64)
 
 
 def prepared(cloud: ThinnedCloud, generator: torch.Generator) -> Prepared:
@@ -89,13 +96,14 @@ def prepared(cloud: ThinnedCloud, generator: torch.Generator) -> Prepared:
     return with_patches(prepare(cloud))
 
 
-def described(cloud: ThinnedCloud, generator: torch.Generator) -> DescribedScan:
-    """Return keypoints of a cloud, described as `register` does."""
-    rows = torch.randperm(len(cloud.points), generator=generator)[:MAX_BY_FPFH]
-    few = rows[:MAX_LEARNED]
+def described(
+    cloud: ThinnedCloud, generator: torch.Generator, max_learned: int = MAX_LEARNED
+) -> DescribedScan:
+    """Return the points of a cloud, some of them described as `register` does."""
+    rows = torch.randperm(len(cloud.points), generator=generator)
     fpfh, learned = (
-        descriptor_named(name).rows(cloud, some)
-        for name, some in (("fpfh", rows), ("learned", few))
+        descriptor_named(name).rows(cloud, rows[:most])
+        for name, most in (("fpfh", MAX_BY_FPFH), ("learned", max_learned))
     )
     points = cloud.points[rows] / cloud.scale.voxel_size
     return DescribedScan(points, cloud.normals[rows], fpfh, learned)
@@ -107,17 +115,33 @@ def ready_place(
     scale: Scale,
     seed: int,
     make_ready: MakeReady[C],
+    *,
+    trouble: Trouble | None = None,
+    min_overlap: float = MIN_OVERLAP,
 ) -> ReadyPlace[C]:
-    """Turn each scan by chance, thin it as `register` does, and make it ready."""
+    """Turn each scan by chance, thin it as `register` does, and make it ready.
+
+    Pairs that overlap less than `min_overlap` are left out.
+    """
     generator = torch.Generator().manual_seed(seed)
     seen_from = float(torch.rand((), generator=generator)) < VIEWPOINT_KNOWN
-    clouds, whole, poses = [], [], []
+    fewest, unit = MIN_POINTS, 1.0
+    if trouble == "wrong size":
+        factor = WRONG_SIZES[int(torch.randint(len(WRONG_SIZES), (), generator=generator))]
+        scale, unit, fewest = Scale(scale.voxel_size * factor), 1 / factor, FEW_POINTS
+    clouds, whole, poses, genuine = [], [], [], []
     for points, T_world_scan, viewpoint in scans:
         turn = np.eye(4)
         turn[:3, :3] = random_rotation(generator=generator, dtype=torch.float64).numpy()
+        spoilt = trouble in ("mirrored", "noise")
+        spoilt = spoilt and float(torch.rand((), generator=generator)) < SPOILT
+        if spoilt and trouble == "mirrored":
+            turn[:3, 0] *= -1
+        if spoilt and trouble == "noise":
+            points = _noise_like(points, generator)
         local = LocalCloud.of(points @ turn[:3, :3].T, "a scan")
         at_voxels = _cropped(thin(local, scale), generator)
-        if len(at_voxels) < MIN_POINTS:
+        if len(at_voxels) < fewest:
             continue
         fine = at_voxels
         if float(torch.rand((), generator=generator)) < DETAILED:
@@ -133,13 +157,24 @@ def ready_place(
         T_world_cloud = T_world_scan @ inverse_pose(turn) @ shift
         T_world_cloud[:3, 3] /= scale.voxel_size
         poses.append(T_world_cloud)
+        genuine.append(not spoilt)
     pairs = [
         CloudPair(i, j, T, shared)
         for i, j in combinations(range(len(clouds)), 2)
         if (shared := _overlap(whole[i], whole[j], T := inverse_pose(poses[j]) @ poses[i]))
-        >= MIN_OVERLAP
+        >= min_overlap
     ]
-    return ReadyPlace(kind, tuple(clouds), tuple(pairs))
+    return ReadyPlace(kind, tuple(clouds), tuple(pairs), tuple(genuine), unit)
+
+
+def _noise_like(points: Float64, generator: torch.Generator) -> Float64:
+    """Return as many points (N, 3) that fill the box of a cloud evenly, or crowd in its middle."""
+    low, high = points.min(0), points.max(0)
+    even = torch.rand(len(points), 3, generator=generator, dtype=torch.float64).numpy()
+    if float(torch.rand((), generator=generator)) < 0.5:
+        return np.asarray(low + even * (high - low))
+    crowd = torch.randn(len(points), 3, generator=generator, dtype=torch.float64).numpy()
+    return np.asarray((low + high) / 2 + crowd * (high - low) / 6)
 
 
 def _cropped(points: Tensor, generator: torch.Generator) -> Tensor:

@@ -170,9 +170,16 @@ class TritonBackend(Backend):
             return super().inlier_score(T, source, target, weights, gain)
         return search.score(T, coordinates(source, target), weights)
 
-    def refine(self, estimate: Estimate, source: Tensor, target: Tensor, mask: Tensor) -> Estimate:
+    def refine(
+        self,
+        estimate: Estimate,
+        source: Tensor,
+        target: Tensor,
+        mask: Tensor,
+        rounds: int = MAX_REFINEMENT_ROUNDS,
+    ) -> Estimate:
         points = coordinates(source, target)
-        found = search.refine(*estimate, points, mask, MAX_REFINEMENT_ROUNDS, SETTLED)
+        found = search.refine(*estimate, points, mask, rounds, SETTLED)
         return Estimate(*found)
 
 
