@@ -1,4 +1,4 @@
-"""How good a pose is, which matches are right, and how much two clouds share."""
+"""How good a pose is, which matches are right, how far a probability can be believed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from vbreg.backends.neighbors import radius_knn
 from vbreg.errors import VBRegError
 from vbreg.geometry import apply, degrees, inverse, rotation_angle
 from vbreg.inputs import positive_number
+
+BINS = 15  # of the calibration error
 
 
 class PoseError(NamedTuple):
@@ -101,6 +103,27 @@ def overlap(
     moved = apply(T_target_source.to(source_cloud.dtype), source_cloud)
     _, _, valid = radius_knn(target_cloud, moved, radius, 1)
     return float(valid.double().mean())
+
+
+def auroc(probability: Tensor, right: Tensor) -> float:
+    """Return the probability of a right pose to be trusted more than a wrong one; ties halve."""
+    p, right = probability.double().cpu(), right.cpu()
+    _, inverse, counts = torch.unique(p, return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    ranks = (ends - (counts - 1) / 2)[inverse]
+    good, bad = int(right.sum()), int((~right).sum())
+    if not good or not bad:
+        return float("nan")
+    return float((ranks[right].sum() - good * (good + 1) / 2) / (good * bad))
+
+
+def calibration_error(probability: Tensor, right: Tensor, bins: int = BINS) -> float:
+    """Return the mean distance of told and true frequency over bins of equal width (ECE)."""
+    p, y = probability.double().cpu(), right.double().cpu()
+    index = (p * bins).long().clamp(0, bins - 1)
+    total = torch.zeros(bins, dtype=torch.float64)
+    gap = total.clone().index_add_(0, index, p - y).abs()
+    return float(gap.sum() / max(1, len(p)))
 
 
 def _check_pose(T: Tensor) -> None:

@@ -62,6 +62,7 @@ from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import CANDIDATES, can_judge, shipped_judge
 from vbreg.voting import VotingConfig
 
+MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 RefineName: TypeAlias = Literal["icp", "none"]
@@ -235,6 +236,7 @@ class VBReg:
         *,
         inlier_threshold: float,
         descriptors: Descriptors | None = None,  # (N, D) each, with input `feat`
+        max_correspondences: int = MAX_ESTIMATED,
         seed: int | None = None,
     ) -> Registration:
         """Find the pose that the matches agree on.
@@ -242,8 +244,9 @@ class VBReg:
         `inlier_threshold` is how far apart a right match may lie, in the unit of the points. Rows
         with a non-finite coordinate are never inliers. `descriptors` of the source and of the
         target points go row by row with the matches, for a network that was trained with them; only
-        their direction counts. More matches than memory can hold are thinned evenly at random: the
-        result then has the rows that are left, and their numbers as indices.
+        their direction counts. Above `max_correspondences`, or what memory can hold, matches are
+        thinned evenly at random, since the time grows with their square: the result then has the
+        rows that are left, and their numbers as indices.
         """
         given = None if descriptors is None else [descriptors]
         return self.estimate_batch(
@@ -251,6 +254,7 @@ class VBReg:
             [target_points],
             inlier_threshold=inlier_threshold,
             descriptors=given,
+            max_correspondences=max_correspondences,
             seed=seed,
         )[0]
 
@@ -261,6 +265,7 @@ class VBReg:
         *,
         inlier_threshold: float,
         descriptors: Sequence[Descriptors] | None = None,
+        max_correspondences: int = MAX_ESTIMATED,
         seed: int | None = None,
     ) -> list[Registration]:
         """Solve several problems at once, of any sizes; the results are those of `estimate`.
@@ -270,7 +275,9 @@ class VBReg:
         _check_batch(sources, targets, descriptors)
         check_seed(seed)
         unit = positive_number(inlier_threshold, "inlier_threshold")
-        most = self._max_matches()
+        check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
+        held = self._max_matches()
+        most = min(held, max_correspondences)
         ends = _checked_problems(sources, targets)
         found = [len(source) for source, _ in ends]
         described = self._descriptors(ends, descriptors)
@@ -285,7 +292,7 @@ class VBReg:
             unit,
             described and [d if r is None else d[r] for r, d in zip(index, described, strict=True)],
         )
-        if len(matches) == most < max(found):
+        if len(matches) == held < max(found):
             _warn_of_memory(max(found), most, "give fewer matches", stacklevel=4)
         clock = Stopwatch()
         solution, backend = self._on_device(matches, seed, clock, most)
@@ -303,7 +310,7 @@ class VBReg:
                 inlier_threshold=unit,
                 matches_found=found[b],
                 backend=backend,
-                memory_limited=len(source) == most < found[b],
+                memory_limited=len(source) == held < found[b],
                 timings=clock.seconds,
                 doubt=uncertainty_of_inliers,
             )

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vbreg.backends import neighbors
-from vbreg.backends.neighbors import grid_radius_knn, radius_knn, tree_radius_knn
+from vbreg.backends.neighbors import (
+    all_radius_knn,
+    batched_radius_knn,
+    grid_radius_knn,
+    radius_knn,
+    tree_radius_knn,
+)
 from vbreg.errors import VBRegError
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -116,3 +122,28 @@ def test_errors_name_the_value(points, radius, k, words):
     with pytest.raises(VBRegError) as error:
         radius_knn(points, None, radius, k)
     assert words in str(error.value)
+
+
+def test_many_clouds_at_once_give_what_each_gives_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points, queries = (torch.rand(3, n, 3, generator=generator) for n in (80, 40))
+    real = torch.rand(3, 80, generator=generator) < 0.8
+    for search in (batched_radius_knn, all_radius_knn):
+        index, distance2, valid = search(points, queries, 0.2, 4, real)
+        for b in range(3):
+            rows = real[b].nonzero().squeeze(-1)
+            expected = radius_knn(points[b, rows], queries[b], 0.2, 4)
+            assert torch.equal(valid[b], expected[2])
+            assert torch.equal(index[b][valid[b]], rows[expected[0]][valid[b]])
+            close = distance2[b][valid[b]], expected[1][valid[b]]
+            torch.testing.assert_close(*close, atol=1e-5, rtol=1e-3)
+            assert not index[b][~valid[b]].any()
+
+
+def test_fewer_points_than_neighbors_leave_slots_empty() -> None:
+    points = torch.rand(1, 3, 3, generator=torch.Generator().manual_seed(1))
+    real = torch.tensor([[True, False, True]])
+    for search in (batched_radius_knn, all_radius_knn):
+        index, _, valid = search(points, points, torch.inf, 3, real)
+        assert valid.sum(-1).tolist() == [[2, 2, 2]]
+        assert not (index[valid] == 1).any()

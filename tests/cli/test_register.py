@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -25,13 +25,18 @@ from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
-from vbreg.types import Correspondences, FreeDirection, Uncertainty
+from vbreg.types import Alternative, Correspondences, FreeDirection, Registration, Uncertainty
 
 JSON_KEYS = {
     "version": str,
     "source": str,
     "target": str,
     "T_target_source": list,
+    "success_probability": float,
+    "verdict": str,
+    "reasons": list,
+    "overlap": float,
+    "alternatives": list,
     "rotation_deg": float,
     "translation": list,
     "inlier_count": int,
@@ -67,6 +72,7 @@ def test_the_skin_has_the_functions_names() -> None:
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
     assert get_args(register.MatchingName) == get_args(MatchingName)
+    assert get_args(register.RefineName) == get_args(registration.RefineName)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
@@ -145,6 +151,7 @@ def test_people_read_the_pose_and_the_evidence(
 
 
 def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    search.result = judged(search.result, 0.97)
     outcome = run("register", *clouds, "--json", "-")
     content = json.loads(outcome.out)
     assert {key: type(value) for key, value in content.items()} == JSON_KEYS
@@ -220,6 +227,8 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "guess": None,
         "max_translation": 2.5,
         "max_rotation": 30.0,
+        "verify": True,
+        "refine": None,
         "seed": 3,
     }
 
@@ -427,10 +436,57 @@ def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Searc
     search.result = replace(search.result, doubt=Uncertainty(np.eye(6), free))
     outcome = run("register", *clouds)
     said = "slides along (1.00, 0.00, 0.00)"
-    assert f"SOURCE {said}, slides along (0.00, 1.00, 0.00)" in outcome.err
+    assert f"the source {said}, slides along (0.00, 1.00, 0.00)" in outcome.err
     assert re.search(rf"free +{re.escape(said)}", outcome.out)
     content = json.loads(run("register", *clouds, "--json", "-").out)
     assert content["free_directions"] == [str(each) for each in free]
+
+
+def judged(result: Registration, probability: float, **more: Any) -> Registration:
+    return replace(result, success_probability=probability, overlap=0.4, **more)
+
+
+def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    plain = search.result
+    search.result = judged(plain, 0.973)
+    assert re.search("verdict +aligned, 97 %", run("register", *clouds).out)
+    other = plain.T_target_source.copy()
+    other[:3, :3] = np.diag([1.0, -1.0, -1.0]) @ other[:3, :3]
+    search.result = judged(plain, 0.6, alternatives=(Alternative(other, 0.35),))
+    outcome = run("register", *clouds)
+    assert "probably aligned, 60 %: another pose, 180 degrees away" in outcome.out
+    search.result = replace(judged(plain, 0.08), overlap=0.02)
+    outcome = run("register", *clouds)
+    assert "do not trust this pose, 8 %: the scans may not overlap: 2 %" in outcome.err
+    said = json.loads(run("register", *clouds, "--json", "-").out)
+    assert said["success_probability"] == 0.08
+    assert said["reasons"][0].startswith("the scans may not overlap")
+    assert said["verdict"].startswith("do not trust")
+
+
+def test_an_improbable_pose_has_an_exit_code_of_its_own(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    aligned, said = tmp_path / "a.ply", tmp_path / "r.json"
+    search.result = judged(search.result, 0.7)
+    command = ["register", *clouds, "-o", aligned, "--json", said, "--min-probability"]
+    outcome = run(*command, "0.9")
+    assert outcome.code == 3
+    assert "the pose is right with 70.0 %, below --min-probability 0.9" in outcome.err
+    assert json.loads(said.read_text())["success_probability"] == 0.7
+    assert not aligned.exists()
+    assert run(*command, "0.5").code == 0
+    assert aligned.exists()
+
+
+def test_a_probability_needs_a_judge(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    outcome = run("register", *clouds, "--no-verify", "--min-probability", "0.5")
+    assert_one_line(outcome, "--min-probability 0.5 with --no-verify")
+    assert search.options is None
+    run("register", *clouds, "--no-verify", "--refine", "icp")
+    assert search.options is not None
+    assert search.options["verify"] is False
+    assert search.options["refine"] == "icp"
 
 
 def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:

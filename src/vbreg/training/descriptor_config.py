@@ -20,8 +20,9 @@ class DescriptorTrainConfig(PlacesPlan):
 
 
 def is_descriptor_config(path: Path) -> bool:
-    """Tell whether a TOML file plans the training of a descriptor: it names places."""
-    return "places" in read_toml(path)
+    """Tell whether a TOML file plans the training of a descriptor: it names places, no judge."""
+    given = read_toml(path)
+    return "places" in given and "judge" not in given
 
 
 def read_descriptor_config(path: Path) -> DescriptorTrainConfig:

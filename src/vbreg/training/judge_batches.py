@@ -26,7 +26,7 @@ from vbreg.geometry import from_rotation_translation, random_rotation, rotation_
 from vbreg.registration import VBReg
 from vbreg.training.ready_places import MIN_OVERLAP, DescribedScan, ReadyPlace
 from vbreg.types import Float64
-from vbreg.verification.evidence import Candidates, Points, Testimony, evidence, view
+from vbreg.verification.evidence import Candidates, Findings, Points, evidence, view
 from vbreg.voting import seed_count
 
 Kind = Literal["learned", "fpfh"]
@@ -54,9 +54,9 @@ class Drawn(NamedTuple):
 
 
 class JudgeBatch(NamedTuple):
-    """Testimony on candidates, and which of them are right."""
+    """Findings on candidates, and which of them are right."""
 
-    evidence: Testimony
+    evidence: Findings
     right: Tensor  # (B, C)
     shown: Tensor  # (B,) where the truth was put among the candidates
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.metrics import auroc, calibration_error
 from vbreg.registration import VBReg
 from vbreg.training.config import from_dict, read_toml
 from vbreg.training.judge_batches import KEYPOINTS, JudgeBatch, JudgeBatches, draw_pairs
@@ -24,7 +25,6 @@ from vbreg.verification.network import JudgeConfig, Judgement, JudgeNetwork
 
 ALL_CANDIDATES = 0.3  # weight of the trust in all candidates, beside that in the chosen one
 VALIDATION_BATCHES = 48
-BINS = 15  # of the calibration error
 NEWTON_STEPS = 30
 
 
@@ -185,24 +185,3 @@ def fit_logits(logit: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         bend = (x * (p * (1 - p)).unsqueeze(-1)).T @ x + prior
         w = w - torch.linalg.solve(bend, slope).clamp(-1.0, 1.0)
     return w[0].to(logit), w[1].to(logit)
-
-
-def auroc(probability: Tensor, right: Tensor) -> float:
-    """Return the probability of a right pose to be trusted more than a wrong one; ties halve."""
-    p, right = probability.double().cpu(), right.cpu()
-    _, inverse, counts = torch.unique(p, return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    ranks = (ends - (counts - 1) / 2)[inverse]
-    good, bad = int(right.sum()), int((~right).sum())
-    if not good or not bad:
-        return float("nan")
-    return float((ranks[right].sum() - good * (good + 1) / 2) / (good * bad))
-
-
-def calibration_error(probability: Tensor, right: Tensor, bins: int = BINS) -> float:
-    """Return the mean distance of told and true frequency over bins of equal width (ECE)."""
-    p, y = probability.double().cpu(), right.double().cpu()
-    index = (p * bins).long().clamp(0, bins - 1)
-    total = torch.zeros(bins, dtype=torch.float64)
-    gap = total.clone().index_add_(0, index, p - y).abs()
-    return float(gap.sum() / max(1, len(p)))

@@ -53,8 +53,8 @@ class Landing(NamedTuple):
     paired: Tensor  # (B, C, S, K) whether there is such a keypoint
 
 
-class Testimony(NamedTuple):
-    """All that a judge is told."""
+class Findings(NamedTuple):
+    """All that a judge is told of candidates."""
 
     landings: tuple[Landing, Landing]  # of the source on the target, and back
     around: tuple[Tensor, Tensor]  # (B, S, A)
@@ -171,7 +171,7 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
     return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
 
 
-def evidence(source: View, target: View, candidates: Candidates) -> Testimony:
+def evidence(source: View, target: View, candidates: Candidates) -> Findings:
     """Return all that a judge is told about candidate poses of pairs of clouds."""
     T = candidates.T_target_source
     valid = candidates.score >= 0
@@ -187,7 +187,7 @@ def evidence(source: View, target: View, candidates: Candidates) -> Testimony:
         (total.log1p() / 10).expand_as(score),
         ((sizes[0] * sizes[1]).log1p() / 20).expand_as(score),
     ]
-    return Testimony(
+    return Findings(
         (land(source, target, T), land(target, source, inverse(T))),
         (source.around, target.around),
         (source.looked_at.real, target.looked_at.real),

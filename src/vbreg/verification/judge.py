@@ -19,8 +19,8 @@ from vbreg.matching import DescribedCloud, MatchedClouds, evenly
 from vbreg.verification.evidence import (
     LOOKED_AT,
     Candidates,
+    Findings,
     Points,
-    Testimony,
     View,
     evidence,
     view,
@@ -79,7 +79,7 @@ def can_judge(matched: MatchedClouds) -> bool:
 
 def evidence_of(
     matched: MatchedClouds, matches: Matches, T_local: Tensor, score: Tensor, confidence: Tensor
-) -> Testimony:
+) -> Findings:
     """Return what the clouds say of candidates, in voxels, on the device of the clouds."""
     source, target = _views(matched)
     points = matched.source.points
@@ -123,7 +123,7 @@ def _described(cloud: DescribedCloud) -> Tensor:
     return F.normalize(cloud.descriptors.float(), dim=-1)[None]
 
 
-def _overlap(told: Testimony, chosen: Tensor) -> Tensor:
+def _overlap(told: Findings, chosen: Tensor) -> Tensor:
     """Return the share of the points looked at that land on a surface whose normal agrees."""
     shares = [
         ((side.points[0, chosen, :, 6] > 0) & (side.points[0, chosen, :, 5] > MIN_COSINE))

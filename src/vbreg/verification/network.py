@@ -18,8 +18,8 @@ from vbreg.verification.evidence import (
     PAIR_FEATURES,
     POINT_FEATURES,
     POSE_FEATURES,
+    Findings,
     Landing,
-    Testimony,
 )
 
 
@@ -67,7 +67,7 @@ class JudgeNetwork(nn.Module):
         self.trust = _mlp(2 * wide + 2, wide, 1)
         self.register_buffer("calibration", torch.tensor([1.0, 0.0]))  # slope, offset of a logit
 
-    def forward(self, evidence: Testimony) -> Judgement:
+    def forward(self, evidence: Findings) -> Judgement:
         """Return what the evidence says of each candidate."""
         sides = [
             self._side(landing, around, real)
