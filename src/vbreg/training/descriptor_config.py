@@ -23,7 +23,9 @@ class DescriptorTrainConfig:
     places_first: int = 48  # before the first step
     log_every: int = 50
     validate_every: int = 500
+    start_from: Path | None = None  # a descriptor's weights, relative to the configuration file
     places: PlacesConfig = field(default_factory=PlacesConfig)
+    look_at: PlacesConfig | None = None  # places to look at only; none given: more of `places`
     network: DescriptorConfig = field(default_factory=DescriptorConfig)
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(weight_decay=1e-4, warmup_steps=100)
@@ -46,4 +48,10 @@ def is_descriptor_config(path: Path) -> bool:
 def read_descriptor_config(path: Path) -> DescriptorTrainConfig:
     """Read the configuration in a TOML file; its folders are taken relative to the file."""
     config = from_dict(DescriptorTrainConfig, read_toml(path), str(path))
-    return replace(config, places=config.places.below(path.parent))
+    there = path.parent
+    return replace(
+        config,
+        places=config.places.below(there),
+        look_at=config.look_at and config.look_at.below(there),
+        start_from=there / config.start_from if config.start_from else None,
+    )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.devices import device_name, lowered_precision
-from vbreg.descriptors.learned import save_descriptor
+from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
 from vbreg.errors import VBRegError
@@ -107,10 +107,7 @@ class DescriptorRun:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.device, self.clock = config, device, clock
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            network = DescriptorNetwork(config.network)
-        self.state = State.of(network, config.optimizer, device)
+        self.state = State.of(_first_network(config), config.optimizer, device)
         self.places = Places(config.places_held, device)
         self.choice = np.random.default_rng(config.seed)
         self.generator = torch.Generator(device).manual_seed(config.seed)
@@ -159,7 +156,7 @@ class DescriptorRun:
 
     def _held_out(self, notes: Journal) -> list[ReadyPlace[Prepared]]:
         """Make the places that are only looked at."""
-        places = self.config.places
+        places = self.config.look_at or self.config.places
         with Stream(PlaceMaker(places, prepared, HELD_OUT), places.workers) as arriving:
             return [
                 to_tensors(arriving.take(), self.device)
@@ -242,6 +239,21 @@ class DescriptorRun:
             name: sum(float(getattr(loss, name) * loss.pairs) for loss in found) / max(pairs, 1.0)
             for name in DescriptorLoss._fields[:-1]
         }
+
+
+def _first_network(config: DescriptorTrainConfig) -> DescriptorNetwork:
+    """Return the network before the first step: drawn by the seed, or that of a weights file."""
+    if config.start_from is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            return DescriptorNetwork(config.network)
+    network = load_descriptor(config.start_from).network.train()
+    if network.config != config.network:
+        raise VBRegError(
+            f"{config.start_from} holds another network ({network.config}) than the configuration "
+            f"asks for ({config.network})"
+        )
+    return network
 
 
 def described_clouds(
