@@ -31,7 +31,6 @@ from vbreg.training.descriptor_config import DescriptorTrainConfig
 from vbreg.training.places import FRAGMENTS, GROUP, PlacesConfig
 from vbreg.training.ready_places import MIN_OVERLAP, MIN_POINTS
 from vbreg.types import Float64, Int64
-from vbreg.weights_file import WEIGHTS_FOLDER
 
 MIN_SCANS = 4  # of a folder: two to train on, two to look at
 MIN_SCENES = 3  # from which on whole scenes are held out
@@ -58,7 +57,6 @@ class OwnScans:
 
     def plan(self, minutes: float) -> DescriptorTrainConfig:
         """Return the plan that trains the shipped descriptor on these scans."""
-        shipped = WEIGHTS_FOLDER / SHIPPED
         return DescriptorTrainConfig(
             minutes=minutes,
             pairs=2,  # of a step: on a CPU ten minutes are few steps else
@@ -67,10 +65,10 @@ class OwnScans:
             places_first=4,
             log_every=5,
             validate_every=50,
-            start_from=shipped,
+            start_from=SHIPPED,
             places=self.train,
             look_at=self.look_at,
-            network=load_descriptor(shipped).network.config,
+            network=load_descriptor(SHIPPED).network.config,
             optimizer=OptimizerConfig(
                 learning_rate=2e-4, weight_decay=1e-4, warmup_steps=10, ema=0.98
             ),
