@@ -32,7 +32,7 @@ def train(
         Path, typer.Option("-o", "--output", help="Folder for weights, checkpoint and log.")
     ],
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file; see configs/.")
+        Path | None, typer.Argument(metavar="CONFIG", help="A TOML file; see configs/.")
     ] = None,
     scans: Annotated[
         Path | None,

@@ -22,7 +22,7 @@ from vbreg.scale import Scale
 from vbreg.training.places import FRAGMENTS, HELD_OUT, PlaceMaker, PlacesConfig
 from vbreg.training.ready_places import MIN_OVERLAP, prepared
 
-MAX_PAIRS = 40  # that are registered
+MAX_PAIRS = 24  # that are registered
 MAX_ROTATION = 15.0  # degrees that a pose which counts as found may be off
 MAX_TRANSLATION = 6.0  # voxels: 30 cm in a room
 DRAWS = 2000  # of the bootstrap over pairs
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def held_out_pairs(places: PlacesConfig) -> list[tuple[Pair, Scale]]:
-    """Return at most 40 pairs of places that are only looked at, each with its scale."""
+    """Return at most MAX_PAIRS pairs of places that are only looked at, each with its scale."""
     found = list(_scanned(places) if FRAGMENTS in places.kinds else _simulated(places))
     if not found:
         raise VBRegError(f"no pairs that overlap in {places.fragments or places.meshes}: add scans")
