@@ -234,6 +234,16 @@ def test_of_an_object_and_its_scene_the_object_counts():
     assert estimate_voxel_size(scene[::20], scene[near]) > both  # but the spacing of both does
 
 
+def test_an_estimated_size_leaves_no_more_voxels_than_are_matched(monkeypatch):
+    monkeypatch.setattr("vbreg.clouds.MAX_VOXELS", 4000)
+    scene = room(60_000, seed=0)
+    near = (scene - scene[0]).norm(dim=1).argsort()[:500]
+    size = estimate_voxel_size(scene[near], scene)
+    assert 2000 < len(voxel_downsample(scene, size)) < 4400
+    monkeypatch.setattr("vbreg.clouds.MAX_VOXELS", 60_000)
+    assert estimate_voxel_size(scene[near], scene) < size
+
+
 def test_points_that_lie_apart_are_found():
     points = np.random.default_rng(0).random((1000, 3))
     points[3], points[4] = 20, np.nan

@@ -14,11 +14,14 @@ from scipy.spatial.transform import Rotation
 import vbreg
 from vbreg import io
 from vbreg.cli import main
+from vbreg.clouds import estimate_voxel_size
 from vbreg.datasets import Pair
 from vbreg.datasets.kitti import kitti
 from vbreg.datasets.threedmatch import threedmatch
 from vbreg.demo import load as load_demo
 from vbreg.metrics import PoseError, pose_error
+from vbreg.simulator import small_objects
+from vbreg.simulator.meshes import Mesh, box, merge, surface_points
 
 INDOOR = (15.0, 0.30)
 KITTI = (5.0, 0.60)
@@ -51,6 +54,43 @@ def test_arrays(indoor_pair: Pair) -> None:
     assert len(result.confidence) == len(result.inliers) == len(result.correspondences)
     # The network tells inliers from outliers before any pose is known.
     assert result.confidence[result.inliers].mean() > 2 * result.confidence[~result.inliers].mean()
+
+
+def made_up_table(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A thing of 14 cm, a table of 1 m with it among others, as points, and where it stands."""
+    things = []
+    for k, size in enumerate((0.14, 0.2, 0.12, 0.18, 0.15, 0.22)):
+        made = small_objects.compound_object(generator)
+        low, high = made.vertices.min(0), made.vertices.max(0)
+        middle = np.array([*(low + high)[:2] / 2, low[2]])
+        vertices = (made.vertices - middle) * size / (high - low).max()
+        T = np.eye(4)
+        T[:3, :3] = Rotation.from_rotvec([0, 0, generator.uniform(0, 6)]).as_matrix()
+        T[:3, 3] = [0.3 * (k % 3) - 0.3, 0.35 * (k // 3) - 0.2, 0]
+        things.append((Mesh(vertices, made.faces), T))
+    placed = [Mesh(mesh.vertices @ T[:3, :3].T + T[:3, 3], mesh.faces) for mesh, T in things]
+    table = merge([*placed, box((1.0, 0.8, 0.02), (0, 0, -0.02))])
+    clouds = [
+        surface_points(mesh, n, generator)[0] for mesh, n in ((things[0][0], 4000), (table, 60_000))
+    ]
+    noisy = [points + generator.normal(0, 3e-4, points.shape) for points in clouds]
+    return noisy[0], noisy[1], things[0][1]
+
+
+def test_a_small_object_in_its_scene() -> None:
+    """The object decides the voxel size: at the size that suits the scene it is not found."""
+    thing, table, T_table_thing = made_up_table(np.random.default_rng(2))
+    turn = np.eye(4)
+    turn[:3, :3] = Rotation.from_rotvec([0.5, 1.0, 0.3]).as_matrix()
+    truth = T_table_thing @ turn.T
+    result = vbreg.register(thing @ turn[:3, :3].T, table)
+    assert error_of(result.T_target_source, truth).success(5.0, 0.01)
+    assert result.voxel_size_estimated
+    of_table = estimate_voxel_size(*[torch.from_numpy(table)] * 2)
+    assert result.voxel_size is not None
+    assert result.voxel_size < 0.7 * of_table
+    coarse = vbreg.register(thing @ turn[:3, :3].T, table, voxel_size=of_table)
+    assert not error_of(coarse.T_target_source, truth).success(5.0, 0.01)
 
 
 def test_an_object_like_open3ds_and_a_tensor(indoor_pair: Pair) -> None:

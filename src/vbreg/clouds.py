@@ -24,6 +24,7 @@ CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
 MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
 MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
+MAX_VOXELS = 250_000  # of a cloud at an estimated size; `vbreg.matching` refuses a few more
 OUTLIER_NEIGHBORS = 16
 OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
@@ -135,10 +136,12 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
     A cloud at its own size has about 4500 voxels on densely sampled surfaces, or as many as its
     spacing allows. Far, thinly sampled parts do not count, so a street scan keeps its detail. Of
     clouds whose own sizes differ much the smaller one counts: it may be an object, and the other
-    the scene around it. The size does not fall below the spacing of either.
+    the scene around it. The size does not fall below the spacing of either, nor so low that one has
+    more voxels than are matched.
     """
     sizes = []
-    for name, points in (("source", source), ("target", target)):
+    clouds = {"source": source, "target": target}
+    for name, points in clouds.items():
         check_points(name, points)
         if not len(points) or bool((points == points[0]).all()):
             raise VBRegError(
@@ -149,7 +152,28 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
     smaller, larger = sorted(size for size, _ in sizes)
     size = smaller * math.sqrt(min(larger / smaller, MAX_SIZE_RATIO))
     size = max(size, *(spacing for _, spacing in sizes))
+    for points in clouds.values():
+        size = _at_most_voxels(points, size)
     return float(f"{size:.1e}")
+
+
+def _at_most_voxels(points: Tensor, size: float) -> float:
+    """Return the size, or a larger one at which points (N, 3) have no more than MAX_VOXELS."""
+    if len(points) <= MAX_VOXELS:
+        return size
+    middle, reach = _middle_and_reach(points[:: math.ceil(len(points) / MAX_SCALE_SAMPLE)])
+    near = points.double() - middle
+    near = near[torch.linalg.vector_norm(near, dim=-1) <= MAX_REACH * reach]
+    while (count := len(_occupied_cells(near, size)[0])) > MAX_VOXELS:
+        size *= max(1.05, math.sqrt(count / MAX_VOXELS))  # voxels lie on surfaces
+    return size
+
+
+def _middle_and_reach(points: Tensor) -> tuple[Tensor, float]:
+    """Return the middle (3,) of points (N, 3), and how far from it nearly all of them lie."""
+    middle = points.double().median(0).values
+    distance = torch.linalg.vector_norm(points.double() - middle, dim=-1)
+    return middle, float(distance.quantile(REACH_QUANTILE)) or float(distance.amax())
 
 
 def _own_voxel_size(points: Tensor) -> tuple[float, float]:
@@ -159,10 +183,10 @@ def _own_voxel_size(points: Tensor) -> tuple[float, float]:
     size follows from distances, and voxels are counted in grids of several orientations.
     """
     points = points[:: math.ceil(len(points) / MAX_SCALE_SAMPLE)].double()
-    points = points - points.median(0).values
-    distance = torch.linalg.vector_norm(points, dim=-1)
-    reach = float(distance.quantile(REACH_QUANTILE)) or float(distance.amax())
-    points = points[distance <= MAX_REACH * reach]  # strays would make the grid too wide to count
+    middle, reach = _middle_and_reach(points)
+    points = points - middle
+    # Strays would make the grid too wide to count.
+    points = points[torch.linalg.vector_norm(points, dim=-1) <= MAX_REACH * reach]
     size, least = reach / 4, 8 * float(points.abs().amax()) / MAX_CELLS
     turned = [points @ torch.tensor(R, dtype=points.dtype, device=points.device) for R in GRIDS]
     tried: list[tuple[float, float]] = []  # voxels on surfaces, size
@@ -192,15 +216,20 @@ def _size_between(coarse: tuple[float, float], fine: tuple[float, float], wanted
 
 def _count_voxels(points: Tensor, size: float) -> tuple[int, int]:
     """Count the voxels that hold points (N, 3), and those that lie within a sampled surface."""
-    cell = ((points - points.amin(0)) / size + 0.5).long() + 1  # (N, 3), an empty layer below
-    _, ny, nz = (cell.amax(0) + 2).tolist()  # and one above
-    stride = torch.tensor([ny * nz, nz, 1], device=points.device)
-    key = torch.unique((cell * stride).sum(-1))  # (V,) ascending
+    key, stride = _occupied_cells(points, size)
     step = torch.tensor([-1, 0, 1], device=points.device)
     column = key[:, None] + (step[:, None] * stride[0] + step * stride[1]).reshape(-1)  # (V, 9)
     above = torch.searchsorted(key, column + 1, right=True)
     around = (above - torch.searchsorted(key, column - 1)).sum(-1) - 1
     return len(key), int((around >= MIN_SURFACE_NEIGHBORS).sum())
+
+
+def _occupied_cells(points: Tensor, size: float) -> tuple[Tensor, Tensor]:
+    """Return the numbers (V,) of the voxels that hold points, ascending, and the strides (3,)."""
+    cell = ((points - points.amin(0)) / size + 0.5).long() + 1  # (N, 3), an empty layer below
+    _, ny, nz = (cell.amax(0) + 2).tolist()  # and one above
+    stride = torch.tensor([ny * nz, nz, 1], device=points.device)
+    return torch.unique((cell * stride).sum(-1)), stride
 
 
 def _voxel_keys(points: Tensor, voxel_size: float) -> Tensor:

@@ -107,7 +107,7 @@ def test_the_shipped_one_is_small_and_finds_more_than_fpfh() -> None:
     assert learned is descriptor_named("learned")  # read once
     assert learned.network is not None
     assert learned.network.config.output <= MAX_OUTPUT
-    assert (WEIGHTS_FOLDER / SHIPPED).stat().st_size < 16 * 2**20
+    assert SHIPPED.stat().st_size < 16 * 2**20
     turns = random_rotation(2, generator=torch.Generator().manual_seed(3))
     away = torch.tensor([5.0, -2.0, 1.0])
     first, second = (right_share("learned", turn, away) for turn in turns)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +31,7 @@ def table(second: int) -> np.ndarray:
     return rows
 
 
-def write_bag(path: Path, rosbags: Any, kind: str) -> Path:
+def write_bag(path: Path, kind: str, compression: str = "none") -> Path:
     """Three seconds of a topic, one cloud each second, and one of another topic."""
     from rosbags.typesys import Stores, get_typestore
 
@@ -51,10 +53,14 @@ def write_bag(path: Path, rosbags: Any, kind: str) -> Path:
         bag = path / "run.bag"
         writer = Writer(bag)
     else:
+        from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
         from rosbags.rosbag2 import Writer as Writer2
 
         bag = path / "run"
-        writer = Writer2(bag, version=9)
+        plugin = StoragePlugin.MCAP if kind == "mcap" else StoragePlugin.SQLITE3
+        writer = Writer2(bag, version=9, storage_plugin=plugin)
+        if compression != "none":
+            writer.set_compression(CompressionMode[compression.upper()], CompressionFormat.ZSTD)
     with writer:
         options = {"typestore": store}
         topics = {topic: writer.add_connection(topic, name, **options) for topic in ("/a", "/b")}
@@ -68,10 +74,10 @@ def write_bag(path: Path, rosbags: Any, kind: str) -> Path:
     return bag
 
 
-@pytest.mark.parametrize("kind", ["ros1", "ros2"])
+@pytest.mark.parametrize("kind", ["ros1", "db3"])
 def test_an_address_names_a_cloud(tmp_path: Path, kind: str) -> None:
-    rosbags = pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
-    bag = write_bag(tmp_path, rosbags, kind)
+    pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
+    bag = write_bag(tmp_path, kind)
     for address, first in ((":/a", 0), (":/a@0.5", 1), (":/b", 2), (":/a@2", 2)):
         cloud = io.read(f"{bag}{address}")
         np.testing.assert_array_equal(cloud.points[:, 0], np.arange(6) + first)
@@ -84,6 +90,34 @@ def test_an_address_names_a_cloud(tmp_path: Path, kind: str) -> None:
         io.read(f"{bag}:/a@9")
     with pytest.raises(FileFormatError, match="the topic /c"):
         io.read(f"{bag}:/c")
+
+
+@pytest.mark.parametrize("kind", ["db3", "mcap"])
+def test_a_file_of_a_bag_by_itself(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
+    alone = tmp_path / f"alone.{kind}"
+    (write_bag(tmp_path, kind) / f"run.{kind}").rename(alone)
+    assert io.read(f"{alone}:/a@1").points[0, 0] == 1
+
+
+def test_a_file_of_ros_2_humble_does_not_define_its_messages(tmp_path: Path) -> None:
+    pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
+    file = write_bag(tmp_path, "db3") / "run.db3"
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE schema SET schema_version = 3")
+        database.execute("DROP TABLE message_definitions")
+        database.execute("ALTER TABLE topics DROP COLUMN type_description_hash")
+    assert io.read(f"{file}:/a@1").points[0, 0] == 1
+
+
+@pytest.mark.parametrize("compression", ["file", "message"])
+def test_a_compressed_bag_is_named_by_its_folder(tmp_path: Path, compression: str) -> None:
+    pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
+    bag = write_bag(tmp_path, "mcap", compression).rename(tmp_path / "run_2026.11.17")
+    assert io.read(f"{bag}:/a@1").points[0, 0] == 1
+    (file,) = bag.glob("run.mcap*")
+    with pytest.raises(FileFormatError, match=r"compressed.*name the folder of the bag"):
+        io.read(f"{file}:/a@1")
 
 
 def message(**changes: Any) -> Any:

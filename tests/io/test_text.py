@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -81,8 +82,41 @@ def test_names_find_their_columns(tmp_path: Path) -> None:
 
 
 def test_latin_1_comment_and_windows_nan(tmp_path: Path) -> None:
-    cloud = read(tmp_path, b"// 20 \xb0C\n1 2 3\n4 -nan(ind) nan\n")
-    np.testing.assert_array_equal(cloud.points, [[1, 2, 3], [4, np.nan, np.nan]])
+    cloud = read(tmp_path, b"// 20 \xb0C\n1 2 3\n4 -nan(ind) nan\n5 1.#QNAN 6 # -1.#IND\n")
+    np.testing.assert_array_equal(cloud.points, [[1, 2, 3], [4, np.nan, np.nan], [5, np.nan, 6]])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("ending", [".xyz", ".ply", ".pcd", ".ptx"])
+def test_a_file_of_several_pieces(tmp_path: Path, ending: str, end: str) -> None:
+    """Its lines are decoded some at a time; where the cut lies does not show."""
+    points = np.arange(180_000.0).reshape(-1, 3) % 977
+    rows = [f"{x:g} {y:g} {z:g}" for x, y, z in points]
+    axes = [f"property float {axis}" for axis in "xyz"]
+    above = {
+        ".ply": ["ply", "format ascii 1.0", f"element vertex {len(rows)}", *axes, "end_header"],
+        ".pcd": ["FIELDS x y z", f"POINTS {len(rows)}", "DATA ascii"],
+        ".ptx": [str(len(rows)), "1", *["0 0 0"] * 4, *map(" ".join, np.eye(4).astype(str))],
+    }
+    if ending == ".pcd" and end == "\r":
+        return  # a PCD's header ends in line feeds
+    text = end.join([*above.get(ending, []), *rows, ""])
+    assert len(text) > 2 * (1 << 18)
+    expected = points.copy()
+    if ending == ".ptx":
+        expected[(points == 0).all(axis=1)] = np.nan
+    np.testing.assert_array_equal(read(tmp_path, text, ending).points, expected)
+
+
+def test_short_lines_take_little_memory(tmp_path: Path) -> None:
+    text = "1 2 3\n" * 200_000
+    tracemalloc.start()
+    try:
+        points = read(tmp_path, text, ".xyz").points
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 3 * (points.nbytes + len(text))
 
 
 @pytest.mark.parametrize(

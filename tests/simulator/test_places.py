@@ -24,11 +24,12 @@ from vbreg.simulator.relief import random_waves
 from vbreg.simulator.viewpoints import random_stand
 
 MADE_UP = [kind for kind in PLACE_KINDS if kind != MESH]
+SEEDS = {"room_camera": 3, "street_car": 1}  # of places that are soon made
 
 
 @pytest.fixture(scope="module")
 def places() -> dict[str, Place]:
-    return {kind: make_place(kind, 0) for kind in MADE_UP}
+    return {kind: make_place(kind, SEEDS.get(kind, 0)) for kind in MADE_UP}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def assert_equal(one: Place, other: Place) -> None:
 @pytest.mark.parametrize("kind", MADE_UP)
 def test_scans_have_their_shape_and_density(kind: str, places: dict[str, Place]) -> None:
     place = places[kind]
-    assert (place.kind, place.seed) == (kind, 0)
+    assert (place.kind, place.seed) == (kind, SEEDS.get(kind, 0))
     assert 4 <= len(place.scans) <= 10
     for scan in place.scans:
         assert scan.points.dtype == np.float32

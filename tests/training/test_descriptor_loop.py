@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tests.descriptors.conftest import CONFIGS
-from tests.training.test_ready_places import SCALE, scans
+from tests.training.test_ready_places import SCALE, scans, write_scene
 from vbreg.descriptors.learned import load_descriptor
 from vbreg.descriptors.prepared import Prepared
 from vbreg.errors import VBRegError
+from vbreg.training import descriptor_loss
 from vbreg.training.config import OptimizerConfig
 from vbreg.training.descriptor_config import (
     DescriptorTrainConfig,
@@ -31,6 +32,12 @@ CONFIG = DescriptorTrainConfig(
     places=PlacesConfig(kinds=("room_camera",), weights=(1.0,)),
     optimizer=OptimizerConfig(warmup_steps=2, learning_rate=3e-3, ema=0.5),
 )
+
+
+@pytest.fixture(autouse=True)
+def fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step draws a quarter of the points that it usually does."""
+    monkeypatch.setattr(descriptor_loss, "DRAWN", 256)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +126,11 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         read_descriptor_config(path)
 
 
-def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
+def test_a_whole_run_from_scans_to_weights(tmp_path: Path) -> None:
     """Two calls: the second goes on where the first was stopped, with the places that follow."""
-    places = PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1)
+    write_scene(tmp_path / "scans" / "corner", 3)
+    kind = {"kinds": ("fragments",), "weights": (1.0,), "fragments": tmp_path / "scans"}
+    places = PlacesConfig(**kind, workers=0, held_out=1)
     config = replace(CONFIG, pairs=1, places=places, places_first=1, minutes=9.0, log_every=1)
     path = train_descriptor(config, tmp_path, minutes=0.0, quiet=True)
     assert not read_log(tmp_path, "train")

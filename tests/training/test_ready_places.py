@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from tests.descriptors.conftest import corner
+from vbreg import io
+from vbreg.datasets.poses import inverse_pose
 from vbreg.descriptors.prepared import Prepared
 from vbreg.geometry import apply, random_rotation
 from vbreg.scale import Scale
@@ -31,6 +35,17 @@ def scans(count: int = 3) -> list[Scan]:
         T[:3, 3] = 3 * k
         found.append(Scan((part - T[:3, 3]) @ T[:3, :3], T))
     return found
+
+
+def write_scene(folder: Path, count: int = 6, *, inverted: bool = False) -> Path:
+    """A scene of parts of one corner, by file and pose."""
+    folder.mkdir(parents=True)
+    rows = []
+    for k, (points, T, _) in enumerate(scans(count)):
+        io.write(folder / f"scan_{k}.ply", points)
+        rows.append((inverse_pose(T) if inverted else T).reshape(-1))
+    np.savetxt(folder / "poses.txt", np.stack(rows))
+    return folder
 
 
 @pytest.fixture(scope="module")

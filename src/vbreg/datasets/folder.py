@@ -21,7 +21,7 @@ OVERLAP_STRIDE = 4  # every fourth source point is enough to measure the overlap
 
 def posed_clouds(folder: str | Path) -> list[tuple[Float64, Float64]]:
     """Read every cloud of the folder (see `cloud_files`) with its T_world_cloud."""
-    files, poses = _files_and_poses(Path(folder))
+    files, poses = files_and_poses(Path(folder))
     return [(read_points(file), T) for file, T in zip(files, poses, strict=True)]
 
 
@@ -37,7 +37,7 @@ def posed_pairs(
     (of every fourth) that have a target point within `radius`, in the unit of the clouds.
     """
     folder = Path(folder)
-    files, poses = _files_and_poses(folder)
+    files, poses = files_and_poses(folder)
     world = [_moved(read_points(file), T) for file, T in zip(files, poses, strict=True)]
     scene = folder.resolve().name
     entries = []
@@ -59,7 +59,7 @@ def cloud_files(folder: Path) -> list[Path]:
     return sorted(chosen, key=lambda path: natural_key(path.name))
 
 
-def _files_and_poses(folder: Path) -> tuple[list[Path], Float64]:
+def files_and_poses(folder: Path) -> tuple[list[Path], Float64]:
     """Return the clouds' files and their poses (K, 4, 4), as many of these as of those."""
     must_exist(folder, "a folder of clouds with poses")
     poses = read_poses(folder / POSES)

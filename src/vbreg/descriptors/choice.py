@@ -21,7 +21,7 @@ from vbreg.scale import Scale
 from vbreg.weights_file import WEIGHTS_FOLDER
 
 WEIGHTS_SUFFIX = ".safetensors"
-SHIPPED = "descriptor.safetensors"
+SHIPPED = WEIGHTS_FOLDER / "descriptor.safetensors"
 
 OwnDescriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]  # points and normals (N, 3)
 DescriptorName: TypeAlias = Literal["learned", "fpfh"]
@@ -69,7 +69,7 @@ def _of_file(path: Path, name: str) -> Descriptor:
 
 @lru_cache(maxsize=1)
 def _learned() -> Descriptor:
-    return _of_file(WEIGHTS_FOLDER / SHIPPED, "learned")
+    return _of_file(SHIPPED, "learned")
 
 
 DESCRIPTORS: Mapping[str, Callable[[], Descriptor]] = {"learned": _learned, "fpfh": _fpfh}

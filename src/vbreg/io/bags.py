@@ -1,7 +1,8 @@
 """Clouds in ROS 1 and ROS 2 bags, through rosbags (installed by vbreg[ros]).
 
 A bag holds many clouds, so an address names one: `run.bag:/points@12.5` is the first cloud of the
-topic /points that is 12.5 s or more after the start of the bag. Topic and time may be left out.
+topic /points that is 12.5 s or more after the start of the bag. Topic and time may be left out. A
+bag of ROS 2 is named by its folder, or by a file in it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vbreg.errors import MissingExtraError, VBRegError
+from vbreg.errors import FileFormatError, MissingExtraError, VBRegError
 from vbreg.io.child import decode_in_child
 from vbreg.io.columns import cloud_from_columns, problem
 from vbreg.io.pcd import unpacked
 from vbreg.types import PointCloud
 
 BAG_ENDINGS = (".bag", ".mcap", ".db3")
+_PACKED_ENDINGS = (".mcap.zstd", ".db3.zstd")
 _CLOUD = "sensor_msgs/msg/PointCloud2"
 # A drive's letter is no bag, and Path turns the slashes of Windows round.
 _ADDRESS = re.compile(
@@ -27,6 +29,7 @@ _ADDRESS = re.compile(
     r"(?::(?P<topic>[/\\][^@]*))?(?:@(?P<seconds>\d+(?:\.\d+)?))?"
 )
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
+_ZSTD = b"\x28\xb5\x2f\xfd"  # what a compressed message begins with
 _MEMORY = 1 << 30  # bytes for the decoder: chunks of a bag are small, and one is held at a time
 
 
@@ -44,7 +47,8 @@ def bag_address(path: Path) -> Address | None:
     if match is None:
         return None
     bag = Path(match["bag"])
-    if bag.suffix.lower() not in BAG_ENDINGS and not (bag / "metadata.yaml").is_file():
+    named = bag.name.lower().endswith((*BAG_ENDINGS, *_PACKED_ENDINGS))
+    if not named and not (bag / "metadata.yaml").is_file():
         return None
     topic = match["topic"]
     return Address(bag, topic and topic.replace("\\", "/"), float(match["seconds"] or 0))
@@ -57,6 +61,8 @@ def read_bag(path: Path) -> PointCloud:
     assert address is not None
     if not address.bag.exists():
         raise problem(path, "no such file", "an existing bag", "check the spelling")
+    if address.bag.is_file() and address.bag.name.lower().endswith(_PACKED_ENDINGS):
+        raise _packed(path, "a compressed part of a bag")
     return decode_in_child(path, "bags", _MEMORY, size=_size(address.bag))
 
 
@@ -102,8 +108,11 @@ def message_columns(path: Path, message: Any) -> dict[str, NDArray[Any]]:
 
 def _message(path: Path, address: Address) -> Any:
     from rosbags.highlevel import AnyReader
+    from rosbags.typesys import Stores, get_typestore
 
-    with AnyReader([address.bag]) as reader:
+    # Files of ROS 2 Humble and before do not say what a PointCloud2 is; it has not changed since.
+    usual = get_typestore(Stores.ROS2_HUMBLE)
+    with AnyReader([address.bag], default_typestore=usual) as reader:
         clouds = [c for c in reader.connections if c.msgtype == _CLOUD]
         topics = sorted({connection.topic for connection in clouds})
         topic = address.topic or (topics[0] if len(topics) == 1 else None)
@@ -115,9 +124,17 @@ def _message(path: Path, address: Address) -> Any:
         start = reader.start_time + round(address.seconds * 1e9)
         wanted = [connection for connection in clouds if connection.topic == topic]
         for connection, _, raw in reader.messages(connections=wanted, start=start):
+            if bytes(raw[:4]) == _ZSTD:
+                raise _packed(path, "compressed messages")
             return reader.deserialize(raw, connection.msgtype)
         length = (reader.end_time - reader.start_time) / 1e9
     raise problem(path, f"no cloud at {address.seconds:g} s or later", f"less than {length:g} s")
+
+
+def _packed(path: Path, found: str) -> FileFormatError:
+    """Return the error for a file that only the metadata.yaml of its folder says how to unpack."""
+    hint = "name the folder of the bag, where metadata.yaml lies, in place of the file"
+    return problem(path, found, "a bag that can be read by itself", hint)
 
 
 def _size(bag: Path) -> int:

@@ -255,9 +255,8 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _row(path: Path) -> Format:
-    address = bag_address(path)
-    ending = path.suffix.lower() if address is None else address.bag.suffix.lower()
-    row = _BY_ENDING.get(BAG_ENDINGS[0] if address and not ending else ending)
+    ending = BAG_ENDINGS[0] if bag_address(path) is not None else path.suffix.lower()
+    row = _BY_ENDING.get(ending)
     if row is None and path.is_dir():
         raise problem(path, "a directory", "one point cloud", "name a file inside it")
     if row is None:

@@ -13,7 +13,7 @@ import numpy as np
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.io.child import decode_in_child
 from vbreg.io.columns import check_file, problem
-from vbreg.types import NORMAL_NAMES, PointCloud
+from vbreg.types import NORMAL_NAMES, Float64, Int64, PointCloud
 
 SAMPLES = 200_000  # points on a surface, the same in every call
 _MAX_RATIO = 64  # of the memory that a decoder needs to the size of the file
@@ -32,6 +32,12 @@ def read_mesh(path: Path) -> PointCloud:
 
 def decode(path: Path) -> PointCloud:
     """Load a mesh and sample it; a file of corners alone gives these."""
+    vertices, faces = read_triangles(path)
+    return _sampled(path, vertices[faces]) if len(faces) else PointCloud(vertices)
+
+
+def read_triangles(path: Path) -> tuple[Float64, Int64]:
+    """Read the corners (V, 3) and the triangles (F, 3) of a mesh, in this process."""
     trimesh = _trimesh(path)
     try:
         loaded = trimesh.load(
@@ -47,11 +53,9 @@ def decode(path: Path) -> PointCloud:
         raise problem(path, f"no surface ({reason})", "a mesh of triangles") from exc
     if not len(vertices):
         raise problem(path, "zero points", "a mesh of triangles")
-    if not len(faces):
-        return PointCloud(vertices)
-    if faces.min() < 0 or faces.max() >= len(vertices):
+    if len(faces) and (faces.min() < 0 or faces.max() >= len(vertices)):
         raise problem(path, "faces of corners that are not there", "a mesh of triangles")
-    return _sampled(path, vertices[faces])
+    return vertices, faces
 
 
 def _sampled(path: Path, triangles: Any) -> PointCloud:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from vbreg.io.columns import (
     with_eight_bit_colours,
 )
 from vbreg.io.names import COLOUR_NAMES, PCL_NORMALS, has_all, packed_colours, unpacked_colours
-from vbreg.io.rows import narrowed, parse_rows, text_lines
+from vbreg.io.rows import TextLines, decoded, narrowed, parse_rows
 from vbreg.types import NORMAL_NAMES, PointCloud
 
 Encoding = Literal["ascii", "binary", "binary_compressed"]
@@ -160,7 +161,7 @@ def _parse_header(path: Path, data: bytes) -> tuple[dict[str, list[str]], int]:
         end = data.find(b"\n", start, start + _MAX_HEADER)
         if end < 0 or end > _MAX_HEADER:
             raise problem(path, "a header without the line DATA", "a PCD header")
-        words = text_lines(data[start:end])[0].split()
+        words = decoded(data[start:end]).split()
         start = end + 1
         if words and not words[0].startswith("#"):
             header[words[0].upper()] = words[1:]
@@ -256,10 +257,10 @@ def _compressed(path: Path, body: bytes, fields: list[_Field], points: int) -> C
 def _ascii(path: Path, body: bytes, fields: list[_Field], points: int) -> Columns:
     width = sum(field.count for field in fields)
     _need(path, len(body) + 1, points * width * 2, points)  # a digit and a blank each
-    lines = [line for line in text_lines(body) if line and not line.isspace()][:points]
-    if len(lines) < points:
-        raise problem(path, f"{len(lines)} lines of data", f"{points}")
-    table = parse_rows(path, lines)
+    lines = TextLines(body)
+    table = parse_rows(path, islice(lines, points))
+    if len(table) < points:
+        raise problem(path, f"{len(table)} lines of data", f"{points}")
     if table.shape[1] != width:
         raise problem(path, f"{table.shape[1]} values per line", f"{width}")
     columns, at = [], 0
@@ -275,10 +276,10 @@ def _ascii(path: Path, body: bytes, fields: list[_Field], points: int) -> Column
 
 
 def _whole(
-    path: Path, lines: list[str], usecols: range, values: NDArray[Any], dtype: np.dtype[Any]
+    path: Path, lines: TextLines, usecols: range, values: NDArray[Any], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Parse 64-bit integers (time stamps) as such: float64 would round them."""
     try:
-        return parse_rows(path, lines, usecols=usecols, dtype=dtype)
+        return parse_rows(path, islice(lines, len(values)), usecols=usecols, dtype=dtype)
     except FileFormatError:
         return values  # written as 1e9 or nan: what float64 made of it is all there is

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +26,7 @@ from vbreg.io.columns import (
     whole_number,
     with_eight_bit_colours,
 )
-from vbreg.io.rows import narrowed, parse_rows, text_lines
+from vbreg.io.rows import TextLines, narrowed, parse_rows
 from vbreg.types import Int64, PointCloud
 
 Encoding = Literal["ascii", "binary_little_endian", "binary_big_endian"]
@@ -132,7 +135,7 @@ def _parse_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
         raise problem(path, "a header without end", "a line 'end_header'")
     encoding = ""
     elements: list[_Element] = []
-    for line in text_lines(data[: end.start()])[1:]:
+    for line in islice(TextLines(data[: end.start()]), 1, None):
         words = line.split()
         try:
             if not words or words[0] in ("comment", "obj_info"):
@@ -315,27 +318,34 @@ def _ascii_elements(
     path: Path, data: bytes, elements: list[_Element], vertex: _Element, start: int
 ) -> tuple[Columns, list[Int64]]:
     """Return the scalar columns of the vertices, and the triangles of the faces."""
-    lines = [line for line in text_lines(data[start:]) if line and not line.isspace()]
+    lines = iter(TextLines(data, start))
     columns: Columns = {}
     faces: list[Int64] = []
-    at = 0
     for element in elements:
         if not element.properties:
             continue
-        rows = lines[at : at + element.count]
-        if len(rows) < element.count:
-            raise _truncated(path, element, f"{len(rows)} lines")
-        at += element.count
+        rows = _counted(path, islice(lines, element.count), element)
         if element is vertex:
             columns = _ascii_vertices(path, rows, vertex)
         elif element.corners is not None:
             faces = _ascii_faces(path, rows, element, element.corners)
+        deque(rows, maxlen=0)  # passes over an element that nobody asks for
     return columns, faces
 
 
-def _ascii_vertices(path: Path, lines: list[str], vertex: _Element) -> Columns:
+def _counted(path: Path, lines: Iterable[str], element: _Element) -> Iterator[str]:
+    """Yield the lines of an element, and complain where there are too few."""
+    count = 0
+    for line in lines:
+        yield line
+        count += 1
+    if count < element.count:
+        raise _truncated(path, element, f"{count} lines")
+
+
+def _ascii_vertices(path: Path, lines: Iterable[str], vertex: _Element) -> Columns:
     if vertex.has_lists:
-        lines = [" ".join(_words(path, line, vertex)[0]) for line in lines]
+        lines = (" ".join(_words(path, line, vertex)[0]) for line in lines)
     scalars = _scalars(vertex)
     if not scalars:
         return {}
@@ -350,7 +360,7 @@ def _ascii_vertices(path: Path, lines: list[str], vertex: _Element) -> Columns:
     return columns
 
 
-def _ascii_faces(path: Path, lines: list[str], element: _Element, k: int) -> list[Int64]:
+def _ascii_faces(path: Path, lines: Iterable[str], element: _Element, k: int) -> list[Int64]:
     """Return the triangles of polygons, sorted by their number of corners."""
     by_length: dict[int, array[int]] = {}
     for line in lines:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from vbreg.io.columns import problem, read_bytes, whole_number
 from vbreg.io.names import usual_names
-from vbreg.io.rows import parse_rows, text_lines
+from vbreg.io.rows import TextLines, parse_rows
 from vbreg.types import Float64, PointCloud
 
 _HEAD = 10  # lines before the points: columns, rows, scanner (4 lines), pose (4 lines)
@@ -21,8 +23,7 @@ def read_ptx(path: Path) -> PointCloud:
     data = read_bytes(path)
     if b"\0" in data[: 1 << 16]:
         raise problem(path, "binary data (or UTF-16)", "plain text", "save it as UTF-8 text")
-    lines = [line for line in text_lines(data) if line and not line.isspace()]
-    scans = list(_scans(path, lines))
+    scans = list(_scans(path, iter(TextLines(data))))
     if not scans:
         raise problem(path, "no scan", "two lines with the numbers of columns and rows")
     common = [name for name in scans[0].attributes if all(name in s.attributes for s in scans)]
@@ -32,22 +33,20 @@ def read_ptx(path: Path) -> PointCloud:
     )
 
 
-def _scans(path: Path, lines: list[str]) -> Iterator[PointCloud]:
-    at = 0
-    while at < len(lines):
-        sizes = [whole_number(line.strip()) for line in lines[at : at + 2]]
+def _scans(path: Path, lines: Iterator[str]) -> Iterator[PointCloud]:
+    while head := list(islice(lines, _HEAD)):
+        sizes = [whole_number(line.strip()) for line in head[:2]]
         columns, rows = sizes if len(sizes) == 2 else (None, None)
         if not columns or not rows:
-            shown = " ".join(lines[at : at + 2])[:60]
+            shown = " ".join(head[:2])[:60]
             raise problem(path, f"the lines {shown!r}", "the numbers of columns and rows of a scan")
-        body = lines[at + _HEAD : at + _HEAD + columns * rows]
-        if len(body) < columns * rows:
-            raise problem(path, f"{len(body)} points in a scan", f"{columns} x {rows}")
-        pose = parse_rows(path, lines[at + 6 : at + _HEAD])
+        pose = parse_rows(path, head[6:])
         if pose.shape != (4, 4):
             raise problem(path, f"a pose of shape {pose.shape}", "four lines of four numbers")
-        yield _scan(path, parse_rows(path, body), pose)
-        at += _HEAD + columns * rows
+        table = parse_rows(path, islice(lines, min(columns * rows, sys.maxsize)))
+        if len(table) < columns * rows:
+            raise problem(path, f"{len(table)} points in a scan", f"{columns} x {rows}")
+        yield _scan(path, table, pose)
 
 
 def _scan(path: Path, table: Float64, pose: Float64) -> PointCloud:

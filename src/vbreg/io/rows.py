@@ -3,54 +3,94 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from vbreg.errors import FileFormatError
 from vbreg.io.columns import problem
 
+_PIECE = 1 << 18  # bytes that are decoded at a time
 # How C libraries of Windows print a missing value.
 _ODD_NAN = re.compile(r"[-+]?(?:nan\(\w*\)|1\.#(?:ind|qnan|snan)\d*)", re.IGNORECASE)
 
 
-def text_lines(data: bytes) -> list[str]:
-    """Decode lines, without their ends; as Latin-1, which cannot fail, where UTF-8 does."""
+@dataclass(frozen=True)
+class TextLines:
+    """The lines of a text that are not blank, without their ends, decoded as they are asked for.
+
+    All lines at once would take twenty times the memory of a file whose lines are short. A missing
+    value is always written as nan.
+    """
+
+    data: bytes = field(repr=False)
+    start: int = 0  # the byte at which the text begins
+    change: Callable[[str], str] | None = None  # what is done to a piece of whole lines
+
+    def __iter__(self) -> Iterator[str]:
+        for start, end in _pieces(self.data, self.start):
+            text = decoded(self.data[start:end])
+            if "(" in text or "#" in text:
+                text = _ODD_NAN.sub("nan", text)
+            if self.change is not None:
+                text = self.change(text)
+            yield from (line for line in text.split("\n") if line and not line.isspace())
+
+
+def decoded(data: bytes) -> str:
+    """Decode a text; as Latin-1, which cannot fail, where UTF-8 does. Its lines end in one way."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("latin-1")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return text.split("\n")
+    return text
+
+
+def _pieces(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Yield where pieces of whole lines begin and end, from a byte on."""
+    while start < len(data):
+        window = start + _PIECE
+        end = len(data)
+        if window < end:
+            end = max(data.rfind(mark, start, window) for mark in (b"\n", b"\r"))
+        if end < 0:  # a line that is longer than a piece
+            ends = (data.find(mark, window) for mark in (b"\n", b"\r"))
+            end = min((place for place in ends if place >= 0), default=len(data))
+        yield start, end
+        start = end + 1
 
 
 def parse_rows(
     path: Path,
-    lines: list[str],
+    lines: Iterable[str],
     *,
     delimiter: str | None = None,
     usecols: Sequence[int] | None = None,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Parse lines to numbers (rows, columns); blank lines are passed over."""
-
-    def parse(rows: list[str]) -> NDArray[Any]:
-        return np.loadtxt(
-            rows, dtype=dtype, delimiter=delimiter, usecols=usecols, comments=None, ndmin=2
-        )
-
-    if not any(line and not line.isspace() for line in lines):
+    """Parse lines to numbers (rows, columns)."""
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
         raise problem(path, "no rows of numbers", "one row per point")
     try:
-        try:
-            return parse(lines)
-        except ValueError:
-            if not any(_ODD_NAN.search(line) for line in lines):
-                raise
-            return parse([_ODD_NAN.sub("nan", line) for line in lines])
+        return np.loadtxt(
+            chain([first], rest),
+            dtype=dtype,
+            delimiter=delimiter,
+            usecols=usecols,
+            comments=None,
+            ndmin=2,
+        )
+    except FileFormatError:
+        raise  # of what the lines come from
     except (ValueError, OverflowError) as exc:
         reason = str(exc).split(";")[0].rstrip(".")
         raise problem(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from itertools import chain
+from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,10 @@ from vbreg.io.columns import (
     whole_number,
 )
 from vbreg.io.names import COLOUR_NAMES, eight_bit_colours, has_all
-from vbreg.io.rows import parse_rows, text_lines
+from vbreg.io.rows import TextLines, parse_rows
 from vbreg.types import NORMAL_NAMES, PointCloud
 
-_COMMENT = re.compile(r"#|//")
+_COMMENT = re.compile(r"(?:#|//)[^\n]*")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+(?:,\d+)?(?:[eE][-+]?\d+)?")
 _MAX_LINE = 1 << 16  # characters of a row; a file of one long line would take all memory
 _FIXED_COLUMNS: dict[tuple[str, int], tuple[str, ...]] = {  # by ending and number of columns
@@ -37,7 +38,8 @@ _FIXED_COLUMNS: dict[tuple[str, int], tuple[str, ...]] = {  # by ending and numb
 
 
 class _Layout(NamedTuple):
-    first: int  # the first line of numbers
+    first: str  # the first line of numbers
+    above: int  # lines above it that are more than blanks and comments
     header: str | None  # the line of names
     points: int | None  # the number of points that a PTS file starts with
 
@@ -52,14 +54,12 @@ def read_text(path: Path) -> PointCloud:
         raise problem(path, "binary data (or UTF-16)", "plain text", "save it as UTF-8 text")
     if _longest_line(data) > _MAX_LINE:
         raise problem(path, f"a line of more than {_MAX_LINE} characters", "one point a line")
-    lines = text_lines(data)
-    layout = _find_layout(path, lines)
-    body = lines[layout.first :]
-    if any("#" in line or "//" in line for line in body):
-        body = [_COMMENT.split(line)[0] for line in body]
-    if has_decimal_commas(body[0]):
-        body = [line.replace(",", ".") for line in body]
-    first = body[0]
+    layout = _find_layout(path, TextLines(data))
+    numbers = _without_comments
+    first = numbers(layout.first)
+    if has_decimal_commas(first):
+        numbers = _with_decimal_points
+        first = numbers(first)
     delimiter = ";" if ";" in first else "," if "," in first else None
     fields = _split(first, delimiter)
     names = _names(path, layout.header, delimiter, len(fields))
@@ -68,6 +68,7 @@ def read_text(path: Path) -> PointCloud:
     if usecols is not None and find_axes(names[k] for k in numeric) is None:
         shown = first.strip()[:60]
         raise problem(path, f"the line {shown!r}", "numbers for x, y and z", "fix that line")
+    body = islice(TextLines(data, change=numbers), layout.above, None)
     table = parse_rows(path, body, delimiter=delimiter, usecols=usecols)
     if layout.points is not None and len(table) != layout.points:
         raise problem(path, f"{len(table)} points", f"{layout.points}, as its first line says")
@@ -154,21 +155,28 @@ def _longest_line(data: bytes) -> int:
     return 0
 
 
-def _find_layout(path: Path, lines: list[str]) -> _Layout:
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub("", text) if "#" in text or "//" in text else text
+
+
+def _with_decimal_points(text: str) -> str:
+    return _without_comments(text).replace(",", ".")
+
+
+def _find_layout(path: Path, lines: Iterable[str]) -> _Layout:
     """Pass over comments, names and a count to the first line of numbers."""
     header: str | None = None
     comment: str | None = None
     count: int | None = None
-    for k, line in enumerate(lines):
+    for line in lines:
         text = line.strip()
-        if not text:
-            continue
         if _COMMENT.match(text):
             comment = text.lstrip("#/ \t")
             continue
         words = re.split(r"[\s,;]+", text.strip(",;"))
         if header is not None or (len(words) >= 3 and all(map(_is_number, words[:3]))):
-            return _Layout(k, header or _if_names(comment), count)
+            above = (header is not None) + (count is not None)
+            return _Layout(line, above, header or _if_names(comment), count)
         if len(words) == 1 and count is None and whole_number(words[0]) is not None:
             count = whole_number(words[0])
         else:

@@ -22,7 +22,11 @@ VERSION = 3
 COUNTS = ("step", "pairs", "skipped", "seconds", "step_seconds", "places")
 MAY_MOVE = (
     *("data.shards", "data.validation", "start_from"),
-    *("places.meshes", "places.fragments", "places.scan_pairs", "places.workers"),
+    *(
+        f"{table}.{name}"
+        for table in ("places", "look_at")
+        for name in ("meshes", "fragments", "scan_pairs", "workers")
+    ),
 )
 N = TypeVar("N", bound=torch.nn.Module)
 

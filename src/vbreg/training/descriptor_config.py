@@ -8,6 +8,7 @@ from typing import Literal
 
 from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.training.config import from_dict, read_toml
+from vbreg.training.places import PlacesConfig
 from vbreg.training.places_run import PlacesPlan
 
 
@@ -16,6 +17,8 @@ class DescriptorTrainConfig(PlacesPlan):
     """The plan of a descriptor's training."""
 
     precision: Literal["bf16", "fp32"] = "bf16"
+    start_from: Path | None = None  # a descriptor's weights, relative to the configuration file
+    look_at: PlacesConfig | None = None  # places to look at only; none given: more of `places`
     network: DescriptorConfig = field(default_factory=DescriptorConfig)
 
 
@@ -28,4 +31,10 @@ def is_descriptor_config(path: Path) -> bool:
 def read_descriptor_config(path: Path) -> DescriptorTrainConfig:
     """Read the configuration in a TOML file; its folders are taken relative to the file."""
     config = from_dict(DescriptorTrainConfig, read_toml(path), str(path))
-    return replace(config, places=config.places.below(path.parent))
+    there = path.parent
+    return replace(
+        config,
+        places=config.places.below(there),
+        look_at=config.look_at and config.look_at.below(there),
+        start_from=there / config.start_from if config.start_from else None,
+    )

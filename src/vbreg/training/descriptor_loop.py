@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.devices import lowered_precision
-from vbreg.descriptors.learned import save_descriptor
+from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
+from vbreg.errors import VBRegError
 from vbreg.geometry import apply
 from vbreg.training.descriptor_config import DescriptorTrainConfig
 from vbreg.training.descriptor_loss import DescriptorLoss, draw, pairs_loss
@@ -50,8 +51,9 @@ class DescriptorRun(PlacesRun[Prepared, DescriptorNetwork]):
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(config, lambda: DescriptorNetwork(config.network), device, clock)
+        super().__init__(config, lambda: _first_network(config), device, clock)
         self.config = config
+        self.look_at = config.look_at or config.places
 
     def terms(self, network: DescriptorNetwork) -> tuple[dict[str, Tensor], int]:
         """Return the terms of a step, means over the pairs that overlap."""
@@ -99,6 +101,19 @@ class DescriptorRun(PlacesRun[Prepared, DescriptorNetwork]):
             name: sum(float(getattr(loss, name) * loss.pairs) for loss in found) / max(pairs, 1.0)
             for name in DescriptorLoss._fields[:-1]
         }
+
+
+def _first_network(config: DescriptorTrainConfig) -> DescriptorNetwork:
+    """Return the network before the first step: drawn by chance, or that of a weights file."""
+    if config.start_from is None:
+        return DescriptorNetwork(config.network)
+    network = load_descriptor(config.start_from).network.train()
+    if network.config != config.network:
+        raise VBRegError(
+            f"{config.start_from} holds another network ({network.config}) than the configuration "
+            f"asks for ({config.network})"
+        )
+    return network
 
 
 def described_clouds(

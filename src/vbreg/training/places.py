@@ -41,6 +41,7 @@ class PlacesConfig:
     meshes: Path | None = None  # a folder of npz files with `vertices` and `faces`
     fragments: Path | None = None  # a folder of folders with clouds and poses.txt
     scan_pairs: Path | None = None  # npz files below it with `xyz0`, `xyz1` and `gt_trans`
+    voxel_size: float | None = None  # of fragments; none given: that of the preset 'indoor'
     workers: int | None = None  # processes; none given: one less than there are cores
     held_out: int = 24  # places that are only looked at
     troubled: float = 0.0  # share of the places whose voxel size is wrong, or scans are spoilt
@@ -54,6 +55,8 @@ class PlacesConfig:
         known = (*PLACE_KINDS, FRAGMENTS, SCAN_PAIRS)
         if unknown := [kind for kind in self.kinds if kind not in known]:
             raise ValueError(f"kinds = {unknown!r}: expected some of {', '.join(known)}")
+        if self.voxel_size is not None and not self.voxel_size > 0:
+            raise ValueError(f"voxel_size = {self.voxel_size!r}: expected a positive number")
 
     def below(self, folder: Path) -> PlacesConfig:
         """Return the same with its folders taken relative to a folder."""
@@ -71,6 +74,27 @@ class PlaceMaker(Generic[C]):
     seed: int = 0
 
     def __call__(self, k: int) -> ReadyPlace[C]:
+        kind, seed, scans, scale = self.scans(k)
+        place = ready_place(
+            kind,
+            scans,
+            scale,
+            seed,
+            self.make_ready,
+            trouble=self._trouble(k),
+            min_overlap=self.places.min_overlap,
+        )
+        return to_arrays(place)
+
+    def _trouble(self, k: int) -> Trouble | None:
+        """Draw what is wrong with place number k, if anything is."""
+        generator = np.random.default_rng([self.seed, k, 1])
+        if generator.random() >= self.places.troubled:
+            return None
+        return TROUBLES[int(generator.integers(len(TROUBLES)))]
+
+    def scans(self, k: int) -> tuple[str, int, list[Scan], Scale]:
+        """Return kind, seed, scans and scale of place number k, before it is made ready."""
         generator = np.random.default_rng([self.seed, k])
         weights = np.array(self.places.weights)
         kind = self.places.kinds[int(generator.choice(len(weights), p=weights / weights.sum()))]
@@ -80,19 +104,7 @@ class PlaceMaker(Generic[C]):
         except Exception as error:
             what = f"place {k} of kind {kind!r} with seed {seed}"
             raise VBRegError(f"{what} failed: {error}") from error
-        trouble = None
-        if generator.random() < self.places.troubled:
-            trouble = TROUBLES[int(generator.integers(len(TROUBLES)))]
-        place = ready_place(
-            kind,
-            scans,
-            scale,
-            seed,
-            self.make_ready,
-            trouble=trouble,
-            min_overlap=self.places.min_overlap,
-        )
-        return to_arrays(place)
+        return kind, seed, scans, scale
 
     def _scans(
         self, kind: str, seed: int, generator: np.random.Generator
@@ -103,7 +115,9 @@ class PlaceMaker(Generic[C]):
             first = int(generator.integers(max(1, len(clouds) - 2 * GROUP)))
             near = clouds[first : first + 3 * GROUP]
             rows = generator.permutation(len(near))[:GROUP]
-            return [near[row] for row in rows], Scale.of_preset("indoor")
+            size = self.places.voxel_size
+            scale = Scale.of_preset("indoor") if size is None else Scale(size)
+            return [near[row] for row in rows], scale
         if kind == SCAN_PAIRS:
             files = sorted(_given(self.places.scan_pairs, kind).rglob("*.npz"))
             with np.load(files[int(generator.integers(len(files)))], allow_pickle=False) as data:

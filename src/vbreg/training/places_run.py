@@ -101,6 +101,7 @@ class PlacesRun(ABC, Generic[C, N]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan, self.device, self.clock = plan, device, clock
+        self.look_at = plan.places  # whose places are only looked at, made by another seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
             network = make_network()
@@ -165,7 +166,7 @@ class PlacesRun(ABC, Generic[C, N]):
 
     def _held_out(self, notes: Journal) -> list[ReadyPlace[C]]:
         """Make the places that are only looked at."""
-        places = self.plan.places
+        places = self.look_at
         with Stream(PlaceMaker(places, self.make_ready, HELD_OUT), places.workers) as arriving:
             return [
                 to_tensors(arriving.take(), self.device)
