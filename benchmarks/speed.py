@@ -121,14 +121,23 @@ def matches_in(
 def clouds_in(
     weights: Sequence[str], device: torch.device
 ) -> dict[str, Callable[[Problem], Answer]]:
-    def solver(name: str, descriptor: str) -> Callable[[Problem], Answer]:
+    def solver(name: str, descriptor: str, verify: bool) -> Callable[[Problem], Answer]:
         model = VBReg.from_pretrained(name, device=device)
         return lambda p: answer(
-            register(*p.scans, voxel_size=SCALE.voxel_size, model=model, descriptor=descriptor)
+            register(
+                *p.scans,
+                voxel_size=SCALE.voxel_size,
+                model=model,
+                descriptor=descriptor,
+                verify=verify,
+            )
         )
 
-    solvers = {f"vbreg {name}": solver(name, "learned") for name in weights}
-    solvers |= {f"vbreg {name}, FPFH": solver(name, "fpfh") for name in weights}
+    solvers = {}
+    for verified in (False, True):
+        said = "register, " if verified else "vbreg "
+        solvers |= {f"{said}{name}": solver(name, "learned", verified) for name in weights}
+        solvers |= {f"{said}{name}, FPFH": solver(name, "fpfh", verified) for name in weights}
     if available("ransac-open3d"):
         solvers |= {"Open3D RANSAC 100k": open3d_ransac, "Open3D FGR": open3d_fgr}
     if available("kiss-matcher"):

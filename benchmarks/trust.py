@@ -303,7 +303,10 @@ def main() -> None:
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--rows", type=Path, help="write every outcome to this CSV file")
     arguments = parser.parse_args()
-    outcomes = []
+    outcomes: list[Outcome] = []
+    rows = arguments.rows.open("w", newline="") if arguments.rows else None
+    if rows:
+        csv.writer(rows).writerow(Outcome._fields)
     options = {"descriptor": arguments.descriptor, "device": arguments.device}
     for dataset in arguments.dataset.split(","):
         settings = Settings.of(dataset)
@@ -315,11 +318,9 @@ def main() -> None:
             title = f"{dataset}: {condition}"
             for pair, task in track(todo, title, len(pairs), console=Console(stderr=True)):
                 outcomes.append(outcome(pair, task, settings, condition, **options))
-    if arguments.rows:
-        with arguments.rows.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(Outcome._fields)
-            writer.writerows(outcomes)
+                if rows:
+                    csv.writer(rows).writerow(outcomes[-1])
+                    rows.flush()
     print(f"{arguments.dataset}, {arguments.descriptor}, every {arguments.every}\n")
     print(table(outcomes) + "\n\n" + summary(outcomes))
     if arguments.picture:

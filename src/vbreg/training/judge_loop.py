@@ -91,7 +91,7 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
 
     @torch.no_grad()
     def validate(self, held_out: list[ReadyPlace[DescribedScan]]) -> dict[str, float]:
-        """Judge pairs of places that are not trained on.
+        """Return how well pairs of places are judged that are not trained on.
 
         The judge is calibrated by those of them that are as users have them.
         """
