@@ -173,3 +173,11 @@ def test_the_smallest_turn_between_directions() -> None:
         torch.testing.assert_close(R @ R.T, torch.eye(3).double())
         assert float(torch.linalg.det(R)) == pytest.approx(1.0)
         torch.testing.assert_close(geometry.rotation_angle(R), torch.acos((a @ end).clamp(-1, 1)))
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-6, 0.3, 3.0])
+def test_a_vector_turns_about_itself_by_its_length(angle: float) -> None:
+    axis = torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
+    R = geometry.rotation_of_vector(angle * axis)
+    torch.testing.assert_close(R, torch.matrix_exp(geometry.cross_matrix(angle * axis)))
+    torch.testing.assert_close(geometry.rotation_angle(R), torch.tensor(angle).double())

@@ -100,6 +100,14 @@ def cross_matrix(v: Tensor) -> Tensor:
     return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
 
 
+def rotation_of_vector(v: Tensor) -> Tensor:
+    """Return the rotation (..., 3, 3) about v (..., 3) by its length (Rodrigues)."""
+    angle = torch.linalg.vector_norm(v, dim=-1)[..., None, None]
+    K = cross_matrix(v)
+    half = torch.sinc(angle / (2 * math.pi))  # sin(angle / 2) / (angle / 2)
+    return torch.eye(3).to(v) + torch.sinc(angle / math.pi) * K + 0.5 * half.square() * (K @ K)
+
+
 def turn_between(a: Tensor, b: Tensor) -> Tensor:
     """Return the smallest rotation (3, 3) that turns the unit vector a (3,) to b (3,)."""
     axis, cosine = torch.linalg.cross(a, b), a @ b

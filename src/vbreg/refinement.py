@@ -14,11 +14,17 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.neighbors import batched_radius_knn
-from vbreg.geometry import apply, cross_matrix, from_rotation_translation, rotation_angle
+from vbreg.geometry import (
+    apply,
+    cross_matrix,
+    from_rotation_translation,
+    rotation_angle,
+    rotation_of_vector,
+)
 from vbreg.matching import MatchedClouds, ThinnedSurface
 
 MAX_POINTS = 1500  # of the source that are looked at
-REACHES, ROUNDS = (4.0, 2.0), 6  # voxels within which a point has a partner; steps for each
+REACHES, ROUNDS = (4.0, 2.0), 5  # voxels within which a point has a partner; steps for each
 MIN_COSINE = 0.5  # of normals of partners
 MIN_PARTNERS = 30.0  # planes, below which a pose is left as it is
 MATCHES_WEIGHT = 0.1  # of all matches together, beside all planes together
@@ -157,7 +163,7 @@ def _moved(T: Tensor, fit: Fit, up: Tensor | None) -> Tensor:
     H = basis.T @ fit.H @ basis
     H = H + 1e-6 * H.diagonal().sum() * torch.eye(len(H)).to(T) + 1e-12 * torch.eye(len(H)).to(T)
     motion = basis @ torch.linalg.solve_ex(H, basis.T @ fit.g)[0]
-    R = torch.matrix_exp(cross_matrix(motion[:3] / fit.size))
+    R = rotation_of_vector(motion[:3] / fit.size)
     t = motion[3:] + fit.middle - R @ fit.middle
     step = from_rotation_translation(R, t)
     return torch.where(fit.partners >= MIN_PARTNERS, step @ T, T)
