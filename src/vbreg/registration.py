@@ -59,7 +59,7 @@ from vbreg.solver import Solution, Solver
 from vbreg.timing import Stopwatch
 from vbreg.types import Alternative, Correspondences, Float64, Int64, Registration, Uncertainty
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
-from vbreg.verification import CANDIDATES, can_judge, shipped_judge
+from vbreg.verification import CANDIDATES, Judge, can_judge, shipped_judge
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
@@ -181,8 +181,12 @@ class VBReg:
         *,
         voting: VotingConfig | None = None,
         backend: BackendName = "auto",
+        judge: Judge | None = None,
     ) -> None:
-        """Take a network on its device; the backend 'plain' is torch without quicker forms."""
+        """Take a network on its device; the backend 'plain' is torch without quicker forms.
+
+        `judge` chooses by the clouds in place of the one that ships.
+        """
         if not isinstance(network, VariationalNonLocalNetwork):
             raise VBRegError(
                 f"network is a {type(network).__name__}: expected a VariationalNonLocalNetwork; "
@@ -191,6 +195,7 @@ class VBReg:
         check_choice(backend, "backend", get_args(BackendName))
         self.solver = Solver(network.eval(), voting or VotingConfig())
         self._on_device = DeviceSolver(self.solver, backend)
+        self._judge = judge
 
     @classmethod
     def from_pretrained(
@@ -199,13 +204,15 @@ class VBReg:
         *,
         device: str | torch.device = "auto",
         backend: BackendName = "auto",
+        judge: Judge | None = None,
     ) -> VBReg:
         """Load 'fast', 'universal' (the larger network of the paper) or a weights file."""
         _check_weights(weights)
         chosen = devices.choose_device(device)
         path = pretrained.weights_path(weights)
         network = pretrained.load_network(path).to(chosen)
-        return cls(network, voting=pretrained.load_voting(path), backend=backend)
+        voting = pretrained.load_voting(path)
+        return cls(network, voting=voting, backend=backend, judge=judge)
 
     @property
     def network(self) -> VariationalNonLocalNetwork:
@@ -357,7 +364,8 @@ class VBReg:
         found = Chosen.of(solution)
         if judged:
             with clock("verify"):
-                found = found.by_judge(solution, matched, matches)
+                judge = self._judge or shipped_judge()
+                found = found.by_judge(judge, solution, matched, matches)
         if (refine or ("icp" if verify else "none")) == "icp":
             with clock("refine on clouds"):
                 found = found.on_clouds(matched, matches, limits)
@@ -424,12 +432,14 @@ class Chosen(NamedTuple):
         """Return the pose that the matches choose."""
         return Chosen(solution.T[0], bool(solution.determined[0]))
 
-    def by_judge(self, solution: Solution, matched: MatchedClouds, matches: Matches) -> Chosen:
+    def by_judge(
+        self, judge: Judge, solution: Solution, matched: MatchedClouds, matches: Matches
+    ) -> Chosen:
         """Return the candidate that a judge chooses; without candidates nothing is probable."""
         T, score = solution.candidates[0], solution.candidate_score[0]
         if not bool((score >= 0).any()):
             return self._replace(probability=0.0, overlap=0.0)
-        verdict = shipped_judge()(matched, matches, T, score, solution.confidence[0])
+        verdict = judge(matched, matches, T, score, solution.confidence[0])
         ranked = sorted(range(len(T)), key=lambda k: -verdict.probabilities[k])
         others = tuple(
             (T[k], verdict.probabilities[k])

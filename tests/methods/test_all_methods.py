@@ -242,18 +242,25 @@ def test_matched_clouds_are_reported_with_their_indices(name: str, matched: Prob
     assert error(result.T_target_source, bumpy_clouds()[2])[1] < 0.1
 
 
-def test_vbreg_among_the_methods_is_register(matched: Problem) -> None:
-    """On matched clouds it gives the very pose that a user of `register` is given."""
+@pytest.mark.parametrize(
+    ("name", "weights", "verify"), [("vbreg", "universal", False), ("register", "fast", True)]
+)
+def test_ours_among_the_methods_are_register(
+    matched: Problem, name: str, weights: str, verify: bool
+) -> None:
+    """On matched clouds they give the very pose that a user of `register` is given."""
     source, target, _ = bumpy_clouds()
-    ours = opened("vbreg")(matched)
+    ours = opened(name)(matched)
     users = register(
         source,
         target,
         voxel_size=TAU / 2,
         descriptor="fpfh",
-        weights="universal",
+        weights=weights,
         device="cpu",
+        verify=verify,
     )
+    assert ours.success_probability == users.success_probability
     np.testing.assert_array_equal(ours.T_target_source, users.T_target_source)
     np.testing.assert_array_equal(ours.inliers, users.inliers)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from scripts import calibrate_judge
 from tests.training.test_ready_places import SCALE, scans
 from vbreg.geometry import rotation_angle
 from vbreg.metrics import auroc, calibration_error
@@ -203,3 +204,15 @@ def test_the_configuration_that_ships_is_read() -> None:
     config = read_judge_config(CONFIGS / "judge.toml")
     assert config.places.troubled > 0
     assert config.places.min_overlap == 0.0
+
+
+def test_a_judge_is_calibrated_by_final_poses(
+    run: JudgeRun, place: ReadyPlace[DescribedScan]
+) -> None:
+    found = list(calibrate_judge.outcomes(run.batches.model, [place]))
+    assert len(found) == 6  # three pairs, by two descriptors
+    assert all(0.0 <= probability <= 1.0 for probability, _ in found)
+    assert sum(right for _, right in found) >= 4
+    spoilt = replace(place, genuine=(False,) * 3)
+    assert not calibrate_judge.some_pairs(spoilt, np.random.default_rng(0))
+    assert not calibrate_judge.some_pairs(replace(place, unit=0.5), np.random.default_rng(0))
