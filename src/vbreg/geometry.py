@@ -85,7 +85,7 @@ def upright_procrustes(
     sine = (w * torch.linalg.cross(x, y)).sum(-2) @ up
     angle = torch.atan2(sine, cosine)[..., None, None]
     K = cross_matrix(up)
-    turn = torch.eye(3).to(K) + angle.sin() * K + (1 - angle.cos()) * (K @ K)  # Rodrigues
+    turn = identity(3, K) + angle.sin() * K + (1 - angle.cos()) * (K @ K)  # Rodrigues
     R = turn @ R_upright
     t = mean_target.squeeze(-2) - (R @ mean_source.transpose(-1, -2)).squeeze(-1)
     spread = ((w * x.square()).sum((-1, -2)) * (w * y.square()).sum((-1, -2))).sqrt()
@@ -100,23 +100,31 @@ def cross_matrix(v: Tensor) -> Tensor:
     return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).unflatten(-1, (3, 3))
 
 
+def identity(n: int, like: Tensor) -> Tensor:
+    """Return the identity (n, n) in the precision of a tensor, made where it is.
+
+    A GPU would wait for a copy from the host.
+    """
+    return torch.eye(n, dtype=like.dtype, device=like.device)
+
+
 def rotation_of_vector(v: Tensor) -> Tensor:
     """Return the rotation (..., 3, 3) about v (..., 3) by its length (Rodrigues)."""
     angle = torch.linalg.vector_norm(v, dim=-1)[..., None, None]
     K = cross_matrix(v)
     half = torch.sinc(angle / (2 * math.pi))  # sin(angle / 2) / (angle / 2)
-    return torch.eye(3).to(v) + torch.sinc(angle / math.pi) * K + 0.5 * half.square() * (K @ K)
+    return identity(3, v) + torch.sinc(angle / math.pi) * K + 0.5 * half.square() * (K @ K)
 
 
 def turn_between(a: Tensor, b: Tensor) -> Tensor:
     """Return the smallest rotation (3, 3) that turns the unit vector a (3,) to b (3,)."""
     axis, cosine = torch.linalg.cross(a, b), a @ b
     if float(cosine) < -1 + 1e-12:  # opposite: half a turn about anything across
-        across = torch.linalg.cross(a, torch.eye(3).to(a)[a.abs().argmin()])
+        across = torch.linalg.cross(a, identity(3, a)[a.abs().argmin()])
         across = across / torch.linalg.vector_norm(across)
-        return 2 * torch.outer(across, across) - torch.eye(3).to(a)
+        return 2 * torch.outer(across, across) - identity(3, a)
     K = cross_matrix(axis)
-    return torch.eye(3).to(a) + K + K @ K / (1 + cosine)
+    return identity(3, a) + K + K @ K / (1 + cosine)
 
 
 def rotation_angle(R: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from vbreg.geometry import (
     apply,
     cross_matrix,
     from_rotation_translation,
+    identity,
     rotation_angle,
     rotation_of_vector,
 )
@@ -148,7 +149,7 @@ def _pull_of_matches(
     weight = (d2 < 1.0) / (1.0 + d2)
     share = weight / weight.sum().clamp_min(1e-9)
     K = -cross_matrix((here - middle) / size)  # (N, 3, 3): how a turn moves a point
-    J = torch.cat([K, torch.eye(3).to(K).expand_as(K)], dim=-1)  # (N, 3, 6)
+    J = torch.cat([K, identity(3, K).expand_as(K)], dim=-1)  # (N, 3, 6)
     H = torch.einsum("n,nki,nkj->ij", share, J, J)
     g = torch.einsum("n,nki,nk->i", share, J, left)
     return H, g, (1 - d2).clamp_min(0.0).mean()
@@ -156,12 +157,12 @@ def _pull_of_matches(
 
 def _moved(T: Tensor, fit: Fit, up: Tensor | None) -> Tensor:
     """Return the pose (4, 4) after a step; it stays where there are too few planes."""
-    basis = torch.eye(6).to(T)
+    basis = identity(6, T)
     if up is not None:
-        axis = torch.cat([up.to(T), torch.zeros(3).to(T)])
+        axis = torch.cat([up.to(T), torch.zeros_like(T[0, :3])])
         basis = torch.cat([axis[:, None], basis[:, 3:]], dim=1)  # (6, 4)
     H = basis.T @ fit.H @ basis
-    H = H + 1e-6 * H.diagonal().sum() * torch.eye(len(H)).to(T) + 1e-12 * torch.eye(len(H)).to(T)
+    H = H + (1e-6 * H.diagonal().sum() + 1e-12) * identity(len(H), T)
     motion = basis @ torch.linalg.solve_ex(H, basis.T @ fit.g)[0]
     R = rotation_of_vector(motion[:3] / fit.size)
     t = motion[3:] + fit.middle - R @ fit.middle
