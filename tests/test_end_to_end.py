@@ -220,11 +220,11 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_benchmark_finds_the_poses_that_register_finds(scans: Path, tmp_path: Path) -> None:
     """Pair by pair and number by number: both come through the same front end."""
     size = 0.08
-    command = ["benchmark", str(scans), "--methods", "vbreg:fast", "--device", "cpu", "-q"]
+    command = ["benchmark", str(scans), "--methods", "register", "--device", "cpu", "-q"]
     with pytest.raises(SystemExit) as stop:
         main([*command, "--voxel-size", str(size), "-o", str(tmp_path / "out")])
     assert not stop.value.code
-    lines = (tmp_path / "out" / "predictions" / "vbreg_fast.jsonl").read_text().splitlines()
+    lines = (tmp_path / "out" / "predictions" / "register.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if "pair" in row]
     assert len(rows) == 3
     for row in rows:

@@ -63,6 +63,8 @@ from vbreg.verification import CANDIDATES, Judge, can_judge, shipped_judge
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
+# Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
+FREE_ODDS = 0.1
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 RefineName: TypeAlias = Literal["icp", "none"]
@@ -371,6 +373,8 @@ class VBReg:
                 found = found.on_clouds(matched, matches, limits)
         with clock("uncertainty"):
             shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
+            if shared is not None and shared.free_directions:
+                found = found.doubted(FREE_ODDS)
         ends = matches.source, matches.target, matches.mask
         inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
         return Registration(
@@ -448,6 +452,11 @@ class Chosen(NamedTuple):
         )
         chosen = T[verdict.chosen]
         return Chosen(chosen, True, verdict.probability, verdict.overlap, others)
+
+    def doubted(self, odds: float) -> Chosen:
+        """Return the same with the odds of being right multiplied."""
+        p = self.probability
+        return self if p is None else self._replace(probability=p * odds / (1 - p + p * odds))
 
     def on_clouds(self, matched: MatchedClouds, matches: Matches, limits: Limits | None) -> Chosen:
         """Return the pose refined on the clouds, as far as the limits allow."""
