@@ -147,7 +147,7 @@ class Estimator:
     @torch.inference_mode()
     def __call__(self, matched: MatchedClouds, weights: Tensor | None = None) -> np.ndarray:
         if weights is None:
-            return self.model.solve(matched).T_target_source
+            return self.model.solve(matched, verify=False).T_target_source
         solver, backend, matches = self.model.solver, self.backend, matched.matches()
         source, target = solver.lowered(matches)
         output = solver.run_network(matches, backend, whole=True)

@@ -308,12 +308,13 @@ def main() -> None:
     if rows:
         csv.writer(rows).writerow(Outcome._fields)
     options = {"descriptor": arguments.descriptor, "device": arguments.device}
+    wanted = arguments.conditions.split(",")
+    if unknown := [each for each in wanted if each not in CONDITIONS]:
+        sys.exit(f"unknown conditions {unknown}: choose from {', '.join(CONDITIONS)}")
     for dataset in arguments.dataset.split(","):
         settings = Settings.of(dataset)
         pairs = open_pairs(dataset, arguments.root).select(every=arguments.every)
-        for condition in arguments.conditions.split(","):
-            if condition not in CONDITIONS:
-                sys.exit(f"unknown condition {condition!r}: choose from {', '.join(CONDITIONS)}")
+        for condition in wanted:
             todo = tasks(pairs, settings, condition)
             title = f"{dataset}: {condition}"
             for pair, task in track(todo, title, len(pairs), console=Console(stderr=True)):

@@ -86,9 +86,10 @@ def outcomes(model: VBReg, places: list[ReadyPlace[DescribedScan]]) -> Iterator[
                     found = model.solve(match_clouds(*ends, SCALE))
                 except VBRegError:
                     continue
-                assert found.success_probability is not None
-                right = is_right(found.T_target_source, pair.T_target_source, place.kind)
-                yield found.success_probability, right
+                p = found.success_probability
+                if not p or found.free_directions:  # nothing to judge, or more than the judge said
+                    continue
+                yield p, is_right(found.T_target_source, pair.T_target_source, place.kind)
 
 
 def main() -> None:

@@ -176,17 +176,17 @@ def best_distinct(T: Tensor, sound: Tensor, score: Tensor, count: int) -> tuple[
         T_best = T.gather(1, best[..., None, None].expand(-1, -1, 4, 4))
         found.append(T_best)
         valid.append(highest >= 0)
-        ranked = ranked.masked_fill(_same(T, T_best), -1.0)
+        ranked = ranked.masked_fill(same_pose(T, T_best), -1.0)
     return torch.cat(found, 1), torch.cat(valid, 1)
 
 
 def first_of_same(T: Tensor) -> Tensor:
     """Tell (B, C) which poses (B, C, 4, 4) are unlike all before them."""
-    same = _same(T.unsqueeze(1), T.unsqueeze(2))  # (B, C, C)
+    same = same_pose(T.unsqueeze(1), T.unsqueeze(2))  # (B, C, C)
     return ~same.tril(-1).any(-1)
 
 
-def _same(T: Tensor, other: Tensor) -> Tensor:
+def same_pose(T: Tensor, other: Tensor) -> Tensor:
     """Tell (...) which poses (..., 4, 4) count as one with another."""
     R, other_R = T[..., :3, :3], other[..., :3, :3]
     cosine = ((R * other_R).sum((-1, -2)) - 1) / 2  # of the angle between them

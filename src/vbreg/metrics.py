@@ -1,4 +1,4 @@
-"""How good a pose is, which matches are right, how far a probability can be believed."""
+"""How good a pose is, which matches are right, what clouds share, how true a probability is."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def overlap(
 def auroc(probability: Tensor, right: Tensor) -> float:
     """Return the probability of a right pose to be trusted more than a wrong one; ties halve."""
     p, right = probability.double().cpu(), right.cpu()
-    _, inverse, counts = torch.unique(p, return_inverse=True, return_counts=True)
+    _, rank, counts = torch.unique(p, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
-    ranks = (ends - (counts - 1) / 2)[inverse]
+    ranks = (ends - (counts - 1) / 2)[rank]
     good, bad = int(right.sum()), int((~right).sum())
     if not good or not bad:
         return float("nan")

@@ -1,5 +1,7 @@
 """The recipe: clouds -> descriptors -> matches -> network -> voting -> estimation -> pose.
 
+The best poses are verified on the clouds, and the chosen one is refined there.
+
 The only room that knows all stages. Clouds are moved to a local frame once and stay there, lengths
 are divided by the inlier threshold, and the pose comes back in float64 in the user's frames.
 """
@@ -24,7 +26,7 @@ from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
-from vbreg.estimation import Limits, agreement
+from vbreg.estimation import Limits, agreement, same_pose
 from vbreg.frames import LocalCloud, Matches, check_units
 from vbreg.inputs import (
     MIN_MATCHES,
@@ -195,6 +197,11 @@ class VBReg:
                 "VBReg.from_pretrained takes names and files"
             )
         check_choice(backend, "backend", get_args(BackendName))
+        if judge is not None and not isinstance(judge, Judge):
+            raise VBRegError(
+                f"judge is a {type(judge).__name__}: expected a Judge, as "
+                "vbreg.verification.load_judge gives"
+            )
         self.solver = Solver(network.eval(), voting or VotingConfig())
         self._on_device = DeviceSolver(self.solver, backend)
         self._judge = judge
@@ -340,6 +347,7 @@ class VBReg:
         points_dropped: tuple[int, int] = (0, 0),
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
+        _check_verification(verify, refine)
         clock = clock or Stopwatch()
         if constraints is not None:
             with clock("match"):
@@ -351,22 +359,15 @@ class VBReg:
                 len(matched.source_index), most, "set max_correspondences", stacklevel=4
             )
             matched = matched.thinned(most)
-        width = self.network.config.descriptor_width
-        matches = matched.matches(with_descriptors=width > 0)
-        if matches.descriptors is not None and matches.descriptors.shape[-1] != 2 * width:
-            raise VBRegError(
-                f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
-                f"takes {width}; give the descriptor that it was trained with"
-            )
+        matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
-        judged = verify and can_judge(matched)
+        judge = self._judge or shipped_judge() if verify and can_judge(matched) else None
         solution, backend = self._on_device(
-            matches, seed, clock, most, limits, CANDIDATES if judged else 0
+            matches, seed, clock, most, limits, CANDIDATES if judge else 0
         )
         found = Chosen.of(solution)
-        if judged:
+        if judge:
             with clock("verify"):
-                judge = self._judge or shipped_judge()
                 found = found.by_judge(judge, solution, matched, matches)
         if (refine or ("icp" if verify else "none")) == "icp":
             with clock("refine on clouds"):
@@ -401,6 +402,17 @@ class VBReg:
                 Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
             ),
         )
+
+    def _matches_of(self, matched: MatchedClouds) -> Matches:
+        """Return the matches as the network takes them."""
+        width = self.network.config.descriptor_width
+        matches = matched.matches(with_descriptors=width > 0)
+        if matches.descriptors is not None and matches.descriptors.shape[-1] != 2 * width:
+            raise VBRegError(
+                f"the descriptor has {matches.descriptors.shape[-1] // 2} columns: this network "
+                f"takes {width}; give the descriptor that it was trained with"
+            )
+        return matches
 
     def _max_matches(self) -> int:
         return max_matches(self.network.config, self.device)
@@ -454,9 +466,15 @@ class Chosen(NamedTuple):
         return Chosen(chosen, True, verdict.probability, verdict.overlap, others)
 
     def doubted(self, odds: float) -> Chosen:
-        """Return the same with the odds of being right multiplied."""
-        p = self.probability
-        return self if p is None else self._replace(probability=p * odds / (1 - p + p * odds))
+        """Return the same with the odds of every pose to be right multiplied."""
+        if self.probability is None:
+            return self
+
+        def less(p: float) -> float:
+            return p * odds / (1 - p + p * odds)
+
+        others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
+        return self._replace(probability=less(self.probability), others=others)
 
     def on_clouds(self, matched: MatchedClouds, matches: Matches, limits: Limits | None) -> Chosen:
         """Return the pose refined on the clouds, as far as the limits allow."""
@@ -468,7 +486,9 @@ class Chosen(NamedTuple):
         found[:3, 3] /= matches.unit
         if limits is not None and not bool(limits.to(found).allow(found)):
             return self
-        return self._replace(T=found)
+        # A pose may be refined to where another was; that is no alternative any more.
+        others = tuple(other for other in self.others if not bool(same_pose(other[0], found)))
+        return self._replace(T=found, others=others)
 
 
 def _check_verification(verify: object, refine: object) -> None:

@@ -177,7 +177,7 @@ class Registration:
         if p is None:
             return "not judged"
         share = f"{100 * p:.0f} %" if 0.005 < p < 0.995 else "over 99 %" if p > 0.5 else "under 1 %"
-        if p >= SURE:
+        if p >= SURE and self.determined:
             return f"aligned, {share}"
         why = self.reasons[:1] or ("the scans do not lie on each other as right ones do",)
         said = "probably aligned" if p >= LIKELY else "do not trust this pose"
@@ -248,7 +248,9 @@ def _reasons(result: Registration) -> Iterator[str]:
     if rivals:
         R = rivals[0].T_target_source[:3, :3] @ result.T_target_source[:3, :3].T
         angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
-        yield f"another pose, {angle:.0f} degrees away, is nearly as probable"
+        shift = np.linalg.norm((rivals[0].T_target_source - result.T_target_source)[:3, 3])
+        away = f"{angle:.0f} degrees" if angle >= 5 else f"{shift:.3g}"
+        yield f"another pose, {away} away, is nearly as probable"
 
 
 def _moved(points: Float64, R: Float64, t: Float64) -> Float64:

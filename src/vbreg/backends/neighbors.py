@@ -20,7 +20,7 @@ from vbreg.inputs import check_points, positive_number
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
-MAX_DISTANCES = 2**28  # held at a time by a GPU: 1 GB
+MAX_DISTANCES = 2**27  # held at a time by a GPU: half a GB, or one in float64
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -99,8 +99,8 @@ def all_radius_knn(
 
 
 def _all_of(points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor) -> Neighbors:
-    apart = torch.cdist(queries, points, compute_mode="use_mm_for_euclid_dist")
-    apart = apart.masked_fill(~real.unsqueeze(1), torch.inf)
+    apart = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
+    apart.masked_fill_(~real.unsqueeze(1), torch.inf)
     if k == 1:
         distance, index = apart.min(-1, keepdim=True)
     else:

@@ -99,8 +99,8 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
 def write_clouds(
     outputs: Outputs, found: Sequence[Aligned], target: Path, cloud: PointCloud, several: bool
 ) -> bool:
-    """Write moved clouds, the merged cloud and the picture; return whether all could be."""
-    from vbreg import io, render
+    """Write moved clouds and the merged cloud; return whether all could be."""
+    from vbreg import io
 
     moved = [replace(a.result.apply_to(a.cloud), crs=cloud.crs) for a in found]
     jobs: list[tuple[Path, Callable[[], object]]] = []
@@ -112,15 +112,25 @@ def write_clouds(
         for aligned, content in zip(found, moved, strict=True):
             path = outputs.moved(aligned.path, several)
             jobs.append((path, partial(write, path, content)))
-    if outputs.merge is not None:
+    if outputs.merge is not None and moved:
         merge = outputs.merge
         jobs.append((merge, lambda: write(merge, merged([cloud, *moved]))))
-    if outputs.picture is not None:
-        picture, first = outputs.picture, found[0]
-        title = f"{first.path.name} to {target.name}"
-        pair = first.cloud.points, cloud.points
-        T = first.result.T_target_source
-        jobs.append((picture, lambda: render.before_after(*pair, T, picture, title)))
+    return _write(outputs, jobs)
+
+
+def write_picture(outputs: Outputs, aligned: Aligned, target: Path, cloud: PointCloud) -> bool:
+    """Write the picture of before and after, if one is asked for; return whether it could be."""
+    from vbreg import render
+
+    if outputs.picture is None:
+        return True
+    picture, title = outputs.picture, f"{aligned.path.name} to {target.name}"
+    pair, T = (aligned.cloud.points, cloud.points), aligned.result.T_target_source
+    return _write(outputs, [(picture, lambda: render.before_after(*pair, T, picture, title))])
+
+
+def _write(outputs: Outputs, jobs: Sequence[tuple[Path, Callable[[], object]]]) -> bool:
+    """Do what writes files, and say which are there; return whether all are."""
     done = [path for path, job in jobs if _attempt(job)]
     if outputs.prints:
         for path in done:

@@ -28,7 +28,7 @@ from vbreg.cli.constraints import (
     guess_of,
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
-from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_poses
+from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_picture, write_poses
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import LIKELY, PointCloud, Registration
 
@@ -230,8 +230,8 @@ def register(
         failed |= not write_poses(outputs, found, target, several=several)
         least = min_probability or 0.0
         kept = [aligned for aligned in found if not (least and _improbable(aligned, least))]
-        if kept:
-            failed |= not write_clouds(outputs, kept, target, whole, several)
+        failed |= not write_clouds(outputs, kept, target, whole, several)
+        failed |= not write_picture(outputs, found[0], target, whole)
         improbable = len(kept) < len(found)
     if failed:
         raise typer.Exit(2)

@@ -74,7 +74,10 @@ def draw_pairs(
         low, high, _ = BY_OVERLAP[
             int(choice.choice(len(BY_OVERLAP), p=[share for *_, share in BY_OVERLAP]))
         ]
-        among = [pair for pair in place.pairs if low <= pair.overlap < high] or place.pairs
+        # Two scans that are both mirrored do fit, so that one end at least is genuine.
+        pairs = [p for p in place.pairs if place.genuine[p.source] or place.genuine[p.target]]
+        pairs = pairs or list(place.pairs)
+        among = [pair for pair in pairs if low <= pair.overlap < high] or pairs
         pair = among[int(choice.integers(len(among)))]
         genuine = place.genuine[pair.source] and place.genuine[pair.target]
         ends = place.clouds[pair.source], place.clouds[pair.target]

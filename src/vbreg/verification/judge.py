@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from vbreg.errors import FileFormatError
 from vbreg.estimation import squared_residuals
 from vbreg.frames import Matches
-from vbreg.matching import DescribedCloud, MatchedClouds, evenly
+from vbreg.matching import MatchedClouds, evenly
 from vbreg.verification.evidence import (
     LOOKED_AT,
     Candidates,
@@ -31,6 +33,8 @@ from vbreg.weights_file import WEIGHTS_FOLDER, do_not_fit, fill, read_weights, s
 CANDIDATES = 20  # distinct poses that are judged
 SHIPPED = "judge.safetensors"
 MIN_COSINE = 0.8  # of normals that agree: 37 degrees
+
+_copying = Lock()
 
 
 class Verdict(NamedTuple):
@@ -48,6 +52,7 @@ class Judge:
 
     network: JudgeNetwork
     fingerprint: str | None = None
+    _copies: dict[str, JudgeNetwork] = field(default_factory=dict, repr=False)  # by device
 
     @torch.inference_mode()
     def __call__(
@@ -60,16 +65,29 @@ class Judge:
     ) -> Verdict:
         """Choose among candidates; there must be at least one."""
         told = evidence_of(matched, matches, T_local, score, confidence)
-        network = self.network.to(told.poses.device)
+        network = self._on(told.poses.device)
         found = network(told)
         share = found.choice[0].softmax(-1)
         chosen = share.argmax()
         sure = network.calibrated(found.trust[0, chosen])
-        ratio = share / share[chosen] * sure
-        ratio = ratio / ratio.sum().clamp_min(1.0)
+        # What is left over goes to the others by their shares, to none more than its share allows.
+        left = (1 - sure) * share / (1 - share[chosen]).clamp_min(1e-9)
+        ratio = torch.minimum(left, sure * share / share[chosen])
+        ratio[chosen] = sure
         overlap = _overlap(told, chosen)
         numbers = torch.cat([ratio, torch.stack([chosen.to(sure), sure, overlap])]).tolist()
         return Verdict(int(numbers[-3]), numbers[-2], tuple(numbers[:-3]), numbers[-1])
+
+    def _on(self, device: torch.device) -> JudgeNetwork:
+        """Return the network on a device; a copy of it where it lies elsewhere."""
+        key = str(device)
+        with _copying:
+            if key not in self._copies:
+                with torch.inference_mode(False):
+                    here = self.network.calibration.device == device
+                    copy = self.network if here else deepcopy(self.network).to(device)
+                self._copies[key] = copy
+            return self._copies[key]
 
 
 def can_judge(matched: MatchedClouds) -> bool:
@@ -88,7 +106,7 @@ def evidence_of(
     T, score, sure = (part.to(points.device) for part in (T_local, score, confidence))
     inliers = squared_residuals(T, *ends) < 1.0  # (C, N)
     confident = (inliers * sure).sum(-1) / sure.sum().clamp_min(1e-6)
-    T = T.float()
+    T = T.float().clone()
     T[:, :3, 3] *= scale.inlier_threshold / scale.voxel_size
     count = torch.tensor([len(matches)], device=points.device)
     candidates = Candidates(
@@ -105,8 +123,10 @@ def _views(matched: MatchedClouds) -> tuple[View, View]:
         assert cloud.surface is not None, "ask can_judge first"
         assert cloud.normals is not None, "a surface has normals"
         surfaces.append(_points(*cloud.surface, size))
-        keypoints.append(_points(cloud.points, cloud.normals, size))
-        descriptors.append(_described(cloud))
+        described = F.normalize(cloud.descriptors.float(), dim=-1)[None]
+        descriptors.append(described)
+        points = _points(cloud.points, cloud.normals, size)
+        keypoints.append(points._replace(real=described.any(-1)))
         rows.append(evenly(len(cloud), LOOKED_AT).to(cloud.points.device))
     return (
         view(keypoints[0], descriptors[0], surfaces[0], keypoints[1], descriptors[1], rows[0]),
@@ -117,10 +137,6 @@ def _views(matched: MatchedClouds) -> tuple[View, View]:
 def _points(points: Tensor, normals: Tensor, size: float) -> Points:
     real = torch.ones(1, len(points), dtype=torch.bool, device=points.device)
     return Points(points.float()[None] / size, normals.float()[None], real)
-
-
-def _described(cloud: DescribedCloud) -> Tensor:
-    return F.normalize(cloud.descriptors.float(), dim=-1)[None]
 
 
 def _overlap(told: Findings, chosen: Tensor) -> Tensor:
@@ -142,8 +158,9 @@ def save_judge(
     return save_weights(path, network, header)
 
 
-def load_judge(path: Path) -> Judge:
+def load_judge(path: str | Path) -> Judge:
     """Load the judge of a weights file: every tensor and no other."""
+    path = Path(path)
     if not path.is_file():
         raise FileFormatError(f"no weights at {path}: give a .safetensors file that vbreg wrote")
     header, tensors = read_weights(path)
@@ -152,7 +169,7 @@ def load_judge(path: Path) -> Judge:
     except (KeyError, TypeError, ValueError) as error:
         raise do_not_fit(path, error) from error
     fill(network, tensors, header, path)
-    return Judge(network.eval(), header["sha256"])
+    return Judge(network.float().eval(), header["sha256"])
 
 
 @lru_cache(maxsize=1)
