@@ -21,6 +21,7 @@ from vbreg.pretrained import (
     weights_path,
 )
 from vbreg.registration import VBReg
+from vbreg.verification import judge
 from vbreg.voting import VotingConfig
 
 CONFIG = NetworkConfig(iterations=2, width=16, latent_width=8, hidden_width=8, label_width=4)
@@ -143,7 +144,7 @@ def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_names_are_of_files_that_are_shipped_and_no_other(saved: Path) -> None:
-    files = {*WEIGHTS.values(), SHIPPED.name}
+    files = {*WEIGHTS.values(), SHIPPED.name, judge.SHIPPED}
     assert {WEIGHTS_FOLDER / file for file in files} == set(WEIGHTS_FOLDER.glob("*.safetensors"))
     assert weights_path("fast") == WEIGHTS_FOLDER / "fast.safetensors"
     assert weights_path(saved) == weights_path(str(saved)) == saved

@@ -251,7 +251,7 @@ def test_every_network_of_the_table_has_its_configuration() -> None:
 def test_installed_methods_are_those_that_can_be_opened() -> None:
     names = tables.installed_methods()
     assert names[0] == "vbreg"
-    assert set(names) == {name for name in METHODS if available(name)}
+    assert set(names) == {name for name in METHODS if available(name)} - {"register"}
 
 
 @pytest.mark.parametrize("name", ["3dmatch", "3DMatch", "."])

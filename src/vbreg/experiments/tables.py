@@ -191,8 +191,8 @@ def _open_voting(voting: VotingConfig, device: torch.device) -> Method:
 
 
 def installed_methods() -> list[str]:
-    """List every method that can be run here, VBReg first."""
-    return [name for name in METHODS if available(name)]
+    """List every method of matches that can be run here, VBReg first; `register` sees clouds."""
+    return [name for name in METHODS if available(name) and name != "register"]
 
 
 def threedmatch_root(root: Path) -> Path:

@@ -33,20 +33,20 @@ def _opener(file: str, function: str = "open_") -> Callable[..., Method]:
 
 _ENTRIES = (
     MethodEntry(
-        name="register",
-        title="vbreg.register",
-        about="what `register` does: VBReg's search, then choice by the clouds and refinement",
-        paper="this package",
-        open=_opener("vbreg", "open_verified"),
-        open_weights=_opener("vbreg", "open_verified_weights"),
-    ),
-    MethodEntry(
         name="vbreg",
         title="VBReg",
         about="variational non-local network, voting over its iterations; ours, shipped weights",
         paper="Jiang et al., CVPR 2023",
         open=_opener("vbreg"),
         open_weights=_opener("vbreg", "open_weights"),
+    ),
+    MethodEntry(
+        name="register",
+        title="vbreg.register",
+        about="VBReg, then choice by the clouds and refinement; without clouds, as vbreg:fast",
+        paper="this package",
+        open=_opener("vbreg", "open_verified"),
+        open_weights=_opener("vbreg", "open_verified_weights"),
     ),
     MethodEntry(
         name="pointdsc",
