@@ -3,6 +3,7 @@
 import pickle
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import torch
 
 import vbreg
 from tests.conftest import Problem, make_problem
-from vbreg import Registration, Scale, VBReg, descriptors, register
+from vbreg import Registration, Scale, VBReg, demo, descriptors, register, registration
 from vbreg.backends import devices
 from vbreg.backends.cpu import CPUBackend
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.matching import describe, match_clouds
+from vbreg.matching import MatchedClouds, describe, match_clouds
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.recording import max_matches
@@ -732,3 +733,34 @@ def test_the_bad_problem_of_a_batch_is_named(
     for sources in (3, (end for end in ends)):
         with pytest.raises(VBRegError, match="expected a list of points"):
             model.estimate_batch(sources, [ends[1]], inlier_threshold=TAU)  # type: ignore[arg-type]
+
+
+def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an estimated size alone; what is asked for is what is used."""
+    source, target, _ = demo.load()
+    tried: list[float] = []
+    solve = registration.VBReg.solve
+    trust = {0: 0.2, 1: 0.1, 2: 0.4}
+
+    def solved(self: VBReg, matched: MatchedClouds, **options: Any) -> Registration:
+        tried.append(matched.scale.voxel_size)
+        found = solve(self, matched, **options)
+        return replace(found, success_probability=trust[len(tried) - 1])
+
+    monkeypatch.setattr(registration.VBReg, "solve", solved)
+    some = source.points[::4], target.points[::4]
+    found = registration.register(*some, device="cpu")
+    first = tried[0]
+    assert tried == pytest.approx([first, 2 * first, first / 2])
+    assert found.voxel_size == tried[2]
+    assert found.success_probability == 0.4
+    assert found.voxel_size_estimated
+    tried.clear()
+    registration.register(*some, voxel_size=0.1, device="cpu")
+    assert tried == [0.1]
+    tried.clear()
+    trust[0] = 0.9
+    registration.register(*some, device="cpu")
+    assert tried == [first]

@@ -59,12 +59,21 @@ from vbreg.refinement import refined
 from vbreg.scale import VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solution, Solver
 from vbreg.timing import Stopwatch
-from vbreg.types import Alternative, Correspondences, Float64, Int64, Registration, Uncertainty
+from vbreg.types import (
+    LIKELY,
+    Alternative,
+    Correspondences,
+    Float64,
+    Int64,
+    Registration,
+    Uncertainty,
+)
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import CANDIDATES, Judge, can_judge, shipped_judge
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
+OTHER_SIZES = (2.0, 0.5)  # of the estimated one, tried where its pose is not trusted
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
@@ -101,7 +110,9 @@ def register(
 
     Clouds are paths, arrays (N, 3), tensors, or objects with `.points`. `voxel_size` is the one
     scale that sets every radius; left out, it is the preset's ('indoor' 0.05 m, 'outdoor' 0.30 m)
-    or, without a preset, estimated from the clouds. The result says what was chosen.
+    or, without a preset, estimated from the clouds; where the pose is not trusted at that size,
+    twice and half of it are tried, too, and the most probable pose is taken. The result says what
+    was chosen.
 
     `weights` are 'fast', 'universal' (the larger network of the paper) or a file that `vbreg train`
     wrote. A `model` given instead is used on its device.
@@ -143,37 +154,60 @@ def register(
         viewpoint = usual_viewpoint(preset, *clouds)
     with clock("weights"):
         model = _choose_model(model, weights, device)
-    described = [
-        describe(
-            cloud,
-            scale,
-            descriptor=compute,
-            keypoints=keypoints,
-            viewpoint=viewpoint,
-            device=model.device,
+    used, seen_from = model, viewpoint  # decided by now
+    estimated = voxel_size is None and preset is None
+
+    def at(scale: Scale) -> Registration:
+        described = [
+            describe(
+                cloud,
+                scale,
+                descriptor=compute,
+                keypoints=keypoints,
+                viewpoint=seen_from,
+                device=used.device,
+                clock=clock,
+            )
+            for cloud in clouds
+        ]
+        with clock("match"):
+            matched = match_clouds(
+                described[0],
+                described[1],
+                scale,
+                matching=matching,
+                max_matches=max_correspondences,
+            )
+        return used.solve(
+            matched,
+            constraints=constraints,
+            verify=verify,
+            refine=refine,
+            seed=seed,
             clock=clock,
+            voxel_size_estimated=estimated,
+            points_read=(clouds[0].count, clouds[1].count),
+            points_dropped=(clouds[0].dropped, clouds[1].dropped),
         )
-        for cloud in clouds
-    ]
-    with clock("match"):
-        matched = match_clouds(
-            described[0],
-            described[1],
-            scale,
-            matching=matching,
-            max_matches=max_correspondences,
-        )
-    return model.solve(
-        matched,
-        constraints=constraints,
-        verify=verify,
-        refine=refine,
-        seed=seed,
-        clock=clock,
-        voxel_size_estimated=voxel_size is None and preset is None,
-        points_read=(clouds[0].count, clouds[1].count),
-        points_dropped=(clouds[0].dropped, clouds[1].dropped),
-    )
+
+    found = at(scale)
+    return _at_other_sizes(found, scale, at) if estimated else found
+
+
+def _at_other_sizes(
+    found: Registration, scale: Scale, at: Callable[[Scale], Registration]
+) -> Registration:
+    """Try other voxel sizes for a pose that is not trusted, and return the most probable one."""
+    for factor in OTHER_SIZES:
+        if found.success_probability is None or found.success_probability >= LIKELY:
+            break
+        try:
+            other = at(Scale(scale.voxel_size * factor))
+        except VBRegError:  # too few points, or too many
+            continue
+        if (other.success_probability or 0.0) > found.success_probability:
+            found = other
+    return found
 
 
 class VBReg:
