@@ -142,7 +142,7 @@ def _train_on_scans(
     pairs = held_out_pairs(ready.look_at)
     if not quiet:
         print_row(console, "comparing", f"on {len(pairs)} pairs that were not trained on")
-    _tell(compare_descriptors(pairs, "learned", path, device=device), path)
+    _tell(compare_descriptors(pairs, "learned", path, device=device, quiet=quiet), path)
     return path
 
 

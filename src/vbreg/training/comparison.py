@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from vbreg.datasets.folder import posed_pairs
 from vbreg.datasets.pairs import Pair
@@ -93,14 +95,25 @@ def compare_descriptors(
     after: DescriptorChoice | Path,
     *,
     device: torch.device | str = "cpu",
+    quiet: bool = True,
 ) -> Comparison:
-    """Register pairs with two descriptors and the same network behind them."""
+    """Register pairs with two descriptors and the same network behind them.
+
+    Progress goes to stderr unless `quiet`.
+    """
     model = VBReg.from_pretrained(device=device)
-    return Comparison(*(score_descriptor(pairs, each, model) for each in (before, after)))
+    console = Console(stderr=True)
+    scores = [
+        score_descriptor(
+            track(pairs, title, len(pairs), console=console, disable=quiet), each, model
+        )
+        for title, each in (("shipped", before), ("trained", after))
+    ]
+    return Comparison(scores[0], scores[1])
 
 
 def score_descriptor(
-    pairs: Sequence[tuple[Pair, Scale]], descriptor: DescriptorChoice, model: VBReg
+    pairs: Iterable[tuple[Pair, Scale]], descriptor: DescriptorChoice, model: VBReg
 ) -> DescriptorScore:
     """Return what a descriptor does on pairs, as `register` uses it."""
     right, found = [], []
