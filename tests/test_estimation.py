@@ -11,12 +11,22 @@ from vbreg import compatibility
 from vbreg.estimation import (
     Estimate,
     Limits,
+    agreement,
+    best_distinct,
     best_hypothesis,
+    first_of_same,
     refine,
+    same_pose,
     squared_residuals,
     within_limits,
 )
-from vbreg.geometry import apply, cross_matrix, from_rotation_translation, random_rotation
+from vbreg.geometry import (
+    apply,
+    cross_matrix,
+    from_rotation_translation,
+    random_rotation,
+    rotation_of_vector,
+)
 from vbreg.methods.common import is_inlier
 from vbreg.metrics import pose_error
 from vbreg.voting import HypotheticalInliers
@@ -307,3 +317,39 @@ def test_refinement_does_not_leave_the_limits() -> None:
     wide = refine(given, x, y, mask, Limits(start[0], max_length=1.0))
     torch.testing.assert_close(wide.T, refine(given, x, y, mask).T)
     assert float((wide.T - T).abs().max()) < 0.05
+
+
+def turned_and_shifted(*motions: tuple[float, float]) -> torch.Tensor:
+    """Poses (1, K, 4, 4) that turn about z by so many degrees and go along x."""
+    T = torch.eye(4).repeat(1, len(motions), 1, 1)
+    for k, (degrees, shift) in enumerate(motions):
+        T[0, k, :3, :3] = rotation_of_vector(torch.tensor([0.0, 0.0, math.radians(degrees)]))
+        T[0, k, 0, 3] = shift
+    return T
+
+
+def test_distinct_poses_come_by_score_and_none_twice() -> None:
+    T = turned_and_shifted((0, 0), (5, 0), (0, 1.5), (20, 0), (0, 3), (90, 0))
+    score = torch.tensor([[0.5, 0.9, 0.6, 0.3, 0.4, 0.8]])
+    sound = torch.tensor([[True, True, True, True, True, False]])
+    found, valid = best_distinct(T, sound, score, 5)
+    # The best is the second; the first and third are like it, the last is not sound.
+    torch.testing.assert_close(found[0, :3], T[0, [1, 4, 3]])
+    assert valid.tolist() == [[True, True, True, False, False]]
+
+
+def test_the_first_of_like_poses_stays() -> None:
+    T = turned_and_shifted((0, 0), (0, 5), (3, 0), (1, 5.5), (40, 0))
+    assert first_of_same(T).tolist() == [[True, True, False, False, True]]
+    assert same_pose(T[:, 0], T[:, 2]).all()
+    assert not same_pose(T[:, 0], T[:, 4]).any()
+
+
+def test_agreement_is_that_of_the_inliers() -> None:
+    source = torch.zeros(1, 4, 3)
+    target = torch.tensor([[[0.0, 0, 0], [0.6, 0, 0], [3, 0, 0], [0, 0, 0]]])
+    mask = torch.tensor([[True, True, True, False]])
+    found = agreement(torch.eye(4)[None], source, target, mask)
+    assert found.inliers.tolist() == [[True, True, False, False]]
+    assert float(found.score) == pytest.approx((1 + 0.64) / 3)
+    assert float(found.rmse) == pytest.approx(math.sqrt(0.36 / 2))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import SMALL, Form, Problem, form_of, fresh, make_problem
-from vbreg.estimation import squared_residuals
+from vbreg.estimation import first_of_same, squared_residuals
 from vbreg.frames import Matches
 from vbreg.geometry import random_rotation
 from vbreg.solver import Solution, Solver
@@ -165,3 +165,17 @@ def test_stages_are_named_in_their_order(easy: Problem) -> None:
 
     solved(form_of("plain"), matches_of(easy), clock=clock)
     assert stages == ["network", "vote", "estimate", "refine"]
+
+
+def test_candidates_begin_with_the_best_and_differ(
+    form: Form, plainly_solved: Solution, easy: Problem
+) -> None:
+    found = solved(form, matches_of(easy), candidates=6)
+    torch.testing.assert_close(found.T, plainly_solved.T)
+    assert found.candidates.shape == (1, 6, 4, 4)
+    torch.testing.assert_close(found.candidates[:, 0], found.T)
+    there = found.candidate_score[0] >= 0
+    assert bool(there[0])
+    assert bool(first_of_same(found.candidates[:, there]).all())
+    assert float(found.candidate_score[0, 0]) == float(found.candidate_score.max())
+    assert plainly_solved.candidates.shape == (1, 0, 4, 4)

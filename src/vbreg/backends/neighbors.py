@@ -1,7 +1,8 @@
 """Nearest neighbours within a radius: a k-d tree on the CPU, a sorted voxel grid elsewhere.
 
-Both give the same answer. The grid is plain torch, so it also runs on CPU tensors, where the tree
-checks it; there the tree is several times quicker (`benchmarks/backends.py`).
+In many clouds at once, the distances of all pairs stand in for the grid. All give the same answer.
+The grid is plain torch, so it also runs on CPU tensors, where the tree checks it; there the tree is
+several times quicker (`benchmarks/backends.py`).
 """
 
 from __future__ import annotations
@@ -82,23 +83,16 @@ def batched_radius_knn(
 def all_radius_knn(
     points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor
 ) -> Neighbors:
-    """Compute `batched_radius_knn` by all distances, which a GPU has sooner than it asks a grid."""
-    B, Q = queries.shape[:2]
-    index, distance2, valid = (
-        torch.cat(parts, dim=1)
-        for parts in zip(
-            *(
-                _all_of(points, queries[:, start : start + step], radius, k, real)
-                for step in (max(1, MAX_DISTANCES // max(1, B * points.shape[1])),)
-                for start in range(0, max(1, Q), step)
-            ),
-            strict=True,
-        )
-    )
+    """Compute `batched_radius_knn` by the distances of all pairs, some queries at a time."""
+    step = max(1, MAX_DISTANCES // max(1, real.numel()))
+    parts = [_by_distances(points, some, radius, k, real) for some in queries.split(step, dim=1)]
+    index, distance2, valid = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     return index, distance2, valid
 
 
-def _all_of(points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor) -> Neighbors:
+def _by_distances(
+    points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor
+) -> Neighbors:
     apart = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
     apart.masked_fill_(~real.unsqueeze(1), torch.inf)
     if k == 1:

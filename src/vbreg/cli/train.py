@@ -92,17 +92,12 @@ def _train_by_plan(
     from vbreg.training.config import read_config
     from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
     from vbreg.training.descriptor_loop import train_descriptor
-    from vbreg.training.judge_loop import is_judge_config, read_judge_config, train_judge
+    from vbreg.training.judge_loop import JudgeRun, is_judge_config, read_judge_config
+    from vbreg.training.places_run import train_on_places
 
     if is_judge_config(config):
-        return train_judge(
-            read_judge_config(config),
-            output,
-            device=device,
-            minutes=minutes,
-            until=until,
-            quiet=quiet,
-        )
+        run = JudgeRun(read_judge_config(config), device)
+        return train_on_places(run, output, minutes=minutes, until=until, quiet=quiet)
     if is_descriptor_config(config):
         plan = read_descriptor_config(config)
         return train_descriptor(

@@ -20,9 +20,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vbreg import backends
 from vbreg.datasets.poses import inverse_pose
-from vbreg.estimation import crowd_weights, squared_residuals
+from vbreg.estimation import crowd_weights, inlier_score, squared_residuals
 from vbreg.frames import Matches
-from vbreg.geometry import from_rotation_translation, random_rotation, rotation_angle
+from vbreg.geometry import (
+    from_rotation_translation,
+    identity,
+    random_rotation,
+    rotation_angle,
+)
 from vbreg.registration import VBReg
 from vbreg.training.ready_places import MIN_OVERLAP, DescribedScan, ReadyPlace
 from vbreg.types import Float64
@@ -256,12 +261,11 @@ def _show_truth(
 def _candidates(T: Tensor, matches: Matches, confidence: Tensor) -> Candidates:
     """Return what the matches say of candidates (B, C, 4, 4) in inlier thresholds, NaN: none."""
     real = T[..., 0, 0].isfinite()
-    T = torch.where(real[..., None, None], T, torch.eye(4).to(T)).float()
+    T = torch.where(real[..., None, None], T, identity(4, T)).float()
     source, target = matches.source.float(), matches.target.float()
     crowd = crowd_weights(source, target, matches.mask)
+    score = inlier_score(T, source, target, crowd)
     d2 = squared_residuals(T, source.unsqueeze(1), target.unsqueeze(1))  # (B, C, N)
-    gain = (1 - d2).clamp_min(0.0)
-    score = (gain * crowd.unsqueeze(1)).sum(-1) / crowd.sum(-1, keepdim=True).clamp_min(1e-9)
     inliers = (d2 < 1.0) & matches.mask.unsqueeze(1)
     confident = (inliers * confidence.unsqueeze(1)).sum(-1)
     confident = confident / confidence.sum(-1, keepdim=True).clamp_min(1e-6)

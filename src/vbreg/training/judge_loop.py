@@ -18,7 +18,7 @@ from vbreg.metrics import auroc, calibration_error
 from vbreg.registration import VBReg
 from vbreg.training.config import from_dict, read_toml
 from vbreg.training.judge_batches import KEYPOINTS, JudgeBatch, JudgeBatches, draw_pairs
-from vbreg.training.places_run import PlacesPlan, PlacesRun, train_on_places
+from vbreg.training.places_run import PlacesPlan, PlacesRun
 from vbreg.training.ready_places import DescribedScan, ReadyPlace, described
 from vbreg.verification.judge import CANDIDATES, save_judge
 from vbreg.verification.network import JudgeConfig, Judgement, JudgeNetwork
@@ -47,20 +47,6 @@ def read_judge_config(path: Path) -> JudgeTrainConfig:
     """Read the configuration in a TOML file; its folders are taken relative to the file."""
     config = from_dict(JudgeTrainConfig, read_toml(path), str(path))
     return replace(config, places=config.places.below(path.parent))
-
-
-def train_judge(
-    config: JudgeTrainConfig,
-    output: Path,
-    *,
-    device: torch.device | str = "cpu",
-    minutes: float | None = None,
-    until: int | None = None,
-    quiet: bool = False,
-) -> Path:
-    """Train a judge as `train_on_places` says."""
-    run = JudgeRun(config, torch.device(device))
-    return train_on_places(run, output, minutes=minutes, until=until, quiet=quiet)
 
 
 class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):

@@ -41,9 +41,13 @@ class Verdict(NamedTuple):
     """Which candidate was chosen, and how far it can be trusted."""
 
     chosen: int
-    probability: float  # of the chosen one to be right
-    probabilities: tuple[float, ...]  # of all candidates; they sum to one at most
+    probabilities: tuple[float, ...]  # of each candidate to be right; they sum to one at most
     overlap: float  # share of both clouds that lands on the other, normal upon normal
+
+    @property
+    def probability(self) -> float:
+        """The probability of the chosen candidate to be right."""
+        return self.probabilities[self.chosen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +79,11 @@ class Judge:
         ratio = torch.minimum(left, sure * share / share[chosen])
         ratio[chosen] = sure
         overlap = _overlap(told, chosen)
-        numbers = torch.cat([ratio, torch.stack([chosen.to(sure), sure, overlap])]).tolist()
-        return Verdict(int(numbers[-3]), numbers[-2], tuple(numbers[:-3]), numbers[-1])
+        # One copy from the device for all of it.
+        *probabilities, first, shared = torch.cat(
+            [ratio, torch.stack([chosen.to(sure), overlap])]
+        ).tolist()
+        return Verdict(int(first), tuple(probabilities), shared)
 
     def _on(self, device: torch.device) -> JudgeNetwork:
         """Return the network on a device; a copy of it where it lies elsewhere."""
