@@ -80,15 +80,22 @@ ALLOWED = {
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
-    "refinement": "backends geometry matching",
-    "verification": "backends errors estimation frames geometry matching weights_file",
+    "surfaces": "backends matching",
+    "refinement": "geometry scale surfaces",
     "constraints": "errors estimation frames geometry inputs matching types",
     "solver": "backends estimation frames network timing voting",
+    "verification": (
+        "errors estimation geometry matching refinement scale solver surfaces weights_file"
+    ),
     "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
-    "recording": "backends errors estimation frames network solver timing types voting",
+    "recording": (
+        "backends errors estimation frames network refinement solver timing types verification "
+        "voting"
+    ),
     "registration": (
         "backends clouds constraints descriptors errors estimation frames inputs matching network "
-        "pretrained recording refinement scale solver timing types uncertainty verification voting"
+        "pretrained recording refinement scale solver surfaces timing types uncertainty "
+        "verification voting"
     ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
@@ -99,9 +106,9 @@ ALLOWED = {
         "pretrained registration scale timing types verification voting"
     ),
     "training": (
-        "backends clouds datasets descriptors errors estimation frames geometry io losses matching "
-        "metrics network pretrained recording registration scale simulator types verification "
-        "voting"
+        "backends clouds datasets descriptors errors frames geometry io losses matching "
+        "metrics network pretrained recording refinement registration scale simulator solver "
+        "surfaces types verification voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics scale types"

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from tests.conftest import DEVICE, GPU, SMALL, fresh, make_problem
-from vbreg import recording
+from vbreg import demo, recording, register
 from vbreg.backends import devices
 from vbreg.backends.cpu import CPUBackend
 from vbreg.frames import Matches
+from vbreg.matching import describe, match_clouds
 from vbreg.network import NetworkConfig
 from vbreg.recording import (
     MAX_RECORDED_MATCHES,
@@ -21,12 +22,19 @@ from vbreg.recording import (
     MIN_SOLVED_MATCHES,
     DeviceSolver,
     RecordedSolver,
+    _fill_question,
+    _flat,
+    _longer,
     bucket,
     max_matches,
 )
 from vbreg.registration import VBReg
+from vbreg.scale import Scale
 from vbreg.solver import Solution, Solver
+from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch, untimed
+from vbreg.verification import CANDIDATES, Question, give_verdict, shipped_judge
+from vbreg.verification.network import JudgeNetwork
 from vbreg.voting import VotingConfig
 
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
@@ -326,3 +334,43 @@ def test_a_batch_of_estimates_is_that_of_its_problems(model: VBReg) -> None:
         assert found.backend == "triton"
         assert abs(found.T_target_source - alone.T_target_source).max() < CLOSE
         assert len(found.inliers) == len(p.source)
+
+
+def question_of_demo() -> tuple[Question, JudgeNetwork]:
+    """A judge, and all that it is asked about the pair that ships."""
+    source, target, _ = demo.load()
+    ends = [describe(cloud, Scale(0.05), keypoints=300) for cloud in (source, target)]
+    matched = match_clouds(*ends, Scale(0.05))
+    model = VBReg.from_pretrained("fast", device="cpu")
+    surfaces = SurfacePair.of(matched)
+    assert surfaces is not None
+    solution, _ = model._on_device(matched.matches(), None, untimed, 9999, None, CANDIDATES)
+    return Question.of(matched, surfaces, solution), shipped_judge().on(torch.device("cpu"))
+
+
+@torch.inference_mode()
+def test_rows_that_a_recording_adds_change_no_verdict() -> None:
+    question, network = question_of_demo()
+    longer = _longer(question, 512, 8192, 1024)
+    for part in _flat(longer):  # what an earlier pair has left there
+        part.fill_(1)
+    _fill_question(longer, question)
+    alone, padded = give_verdict(network, question), give_verdict(network, longer)
+    torch.testing.assert_close(padded.T, alone.T, atol=1e-6, rtol=0)
+    torch.testing.assert_close(padded.probabilities, alone.probabilities, atol=1e-4, rtol=0)
+    torch.testing.assert_close(padded.overlap, alone.overlap)
+    assert int(padded.chosen) == int(alone.chosen)
+    assert float(alone.probabilities.max()) > 0.9
+
+
+@needs_gpu
+def test_a_recorded_verdict_is_that_of_the_steps() -> None:
+    source, target, _ = demo.load()
+    recorded, plain = (VBReg.from_pretrained("fast", backend=b) for b in ("auto", "plain"))
+    for size in (0.05, 0.06, 0.05):
+        found, expected = (
+            register(source, target, voxel_size=size, model=model) for model in (recorded, plain)
+        )
+        assert found.success_probability == pytest.approx(expected.success_probability, abs=0.02)
+        np.testing.assert_allclose(found.T_target_source, expected.T_target_source, atol=5e-3)
+    assert 1 <= len(next(iter(recorded._asks.recorded.values())).recordings) <= 2

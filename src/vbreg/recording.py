@@ -20,15 +20,19 @@ from vbreg.errors import VBRegError
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.network import NetworkConfig
+from vbreg.refinement import MAX_POINTS
 from vbreg.solver import Solution, Solver
 from vbreg.timing import Clock
 from vbreg.types import BackendUsed
+from vbreg.verification.judge import Judge, Question, SeenCloud, Verdict, give_verdict
+from vbreg.verification.network import JudgeNetwork
 from vbreg.voting import seed_count
 
 MEMORY_SHARE = 0.5  # of the free memory that is used
 FIXED_BYTES = 3 * 2**28  # a map of all by all matches on a CPU, and some of some rows by all
 MIN_SOLVED_MATCHES = 2000  # however little memory is free
 MAX_RECORDED_MATCHES = 8192  # of a problem; beyond, a GPU is busy without a recording
+MAX_RECORDED_POINTS = 2**15  # of a cloud that is judged
 MAX_RECORDED_ROWS = 2**17  # of all problems of a recording together
 MAX_RECORDINGS = 32
 WARM_UP_RUNS = 2  # in which kernels are compiled and libraries set themselves up
@@ -108,7 +112,11 @@ class RecordedSolver:
             _fill(inputs, matches)
             graph.replay()
             found = Solution(*to_cpu(output))
-        return found._replace(inliers=found.inliers[:, :N], confidence=found.confidence[:, :N])
+        return found._replace(
+            inliers=found.inliers[:, :N],
+            confidence=found.confidence[:, :N],
+            crowd=found.crowd[:, :N],
+        )
 
     def _record(self, matches: Matches, B: int, N: int, candidates: int) -> Recording:
         inputs = matches.map(
@@ -257,6 +265,140 @@ class DeviceSolver:
             clock=clock,
         )
         return Solution(*to_cpu(solution))
+
+
+class RecordedVerdict(NamedTuple):
+    """One recorded run of a judge."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Question
+    output: Verdict
+    network: JudgeNetwork  # whose weights the graph reads
+
+
+class RecordedJudge:
+    """A judge whose work is recorded once for every bucket of sizes and then replayed.
+
+    A pair has five sizes. So that few recordings serve all pairs, both clouds share theirs, and
+    buckets are powers of two.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.recorder = Recorder(device)
+        self.recordings: dict[tuple[object, ...], RecordedVerdict] = {}
+        self.lock = Lock()
+
+    @staticmethod
+    def takes(question: Question) -> bool:
+        """Tell whether a pair of this size is worth a recording."""
+        return max(_question_sizes(question)) <= MAX_RECORDED_POINTS
+
+    def __call__(self, network: JudgeNetwork, question: Question, refine: bool) -> Verdict:
+        """Verdict a question; what is returned lies on the device. One thread at a time."""
+        sizes = tuple(_power_of_two(size) for size in _question_sizes(question))
+        ends = question.source, question.target
+        rest = [(cloud.descriptors.shape[-1], cloud.looked_at.shape[1]) for cloud in ends]
+        key = id(network), refine, *sizes, *rest, question.valid.shape
+        with self.lock:
+            if key not in self.recordings:
+                if len(self.recordings) >= MAX_RECORDINGS:
+                    self.recordings.pop(next(iter(self.recordings)))
+                self.recordings[key] = self._record(network, question, sizes, refine)
+            graph, inputs, output, _ = self.recordings[key]
+            _fill_question(inputs, question)
+            graph.replay()
+            return Verdict(*(part.clone() for part in output))
+
+    def _record(
+        self, network: JudgeNetwork, question: Question, sizes: tuple[int, ...], refine: bool
+    ) -> RecordedVerdict:
+        inputs = _longer(question, *sizes)
+        _fill_question(inputs, question)
+        graph, output = self.recorder.record(lambda: give_verdict(network, inputs, refine=refine))
+        return RecordedVerdict(graph, inputs, output, network)
+
+
+def _question_sizes(question: Question) -> tuple[int, int, int]:
+    """Return the number of keypoints, of points of a surface, and of matches."""
+    ends = question.source, question.target
+    return (
+        max(cloud.points.shape[1] for cloud in ends),
+        max(cloud.surface.shape[1] for cloud in ends),
+        question.matched_real.shape[1],
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return max(1024, 1 << (n - 1).bit_length())
+
+
+def _longer(question: Question, keypoints: int, surface: int, matches: int) -> Question:
+    """Return a question of zeros for so many rows."""
+
+    def zeros(part: torch.Tensor, rows: int) -> torch.Tensor:
+        return part.new_zeros(1, rows, *part.shape[2:])
+
+    def cloud(given: SeenCloud) -> SeenCloud:
+        rows = (*[keypoints] * 3, *[surface] * 3, given.looked_at.shape[1])
+        return SeenCloud(*(zeros(part, n) for part, n in zip(given, rows, strict=True)))
+
+    candidates = question.valid.shape[1]
+    rest = question[2:]
+    rows = (*[MAX_POINTS] * 3, *[matches] * 5, candidates, candidates)
+    return Question(
+        cloud(question.source),
+        cloud(question.target),
+        *(zeros(part, n) for part, n in zip(rest, rows, strict=True)),
+    )
+
+
+def _fill_question(held: Question, given: Question) -> None:
+    """Copy the tensors of a question into longer ones; zeros beyond are not real."""
+    for a, b in zip(_flat(held), _flat(given), strict=True):
+        a[:, : b.shape[1]].copy_(b, non_blocking=True)
+        a[:, b.shape[1] :].zero_()
+
+
+def _flat(question: Question) -> list[torch.Tensor]:
+    return [*question.source, *question.target, *question[2:]]
+
+
+class DeviceJudge:
+    """Asks a judge on the device of the clouds, by a recording where that is worth it."""
+
+    def __init__(self, backend: BackendName) -> None:
+        self.backend = backend
+        self.recorded: dict[str, RecordedJudge] = {}  # by device
+        self.lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a GPU has recorded, which is made anew where it is needed."""
+        return {"backend": self.backend}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without recordings."""
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __call__(
+        self, judge: Judge, question: Question, limits: Limits | None, refine: bool
+    ) -> Verdict:
+        """Return the verdict of a judge; with limits, which are new for each pair, unrecorded."""
+        device = question.T.device
+        network = judge.on(device)
+
+        def work(backend: Backend) -> Verdict:
+            with torch.inference_mode(), devices.current(question.T):
+                if backend.records and limits is None and RecordedJudge.takes(question):
+                    return self._recorded_on(device)(network, question, refine)
+                return give_verdict(network, question, refine=refine, limits=limits)
+
+        return backends.run(work, device, self.backend)[0]
+
+    def _recorded_on(self, device: torch.device) -> RecordedJudge:
+        with self.lock:
+            if str(device) not in self.recorded:
+                self.recorded[str(device)] = RecordedJudge(device)
+            return self.recorded[str(device)]
 
 
 def max_matches(config: NetworkConfig, device: torch.device) -> int:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
+from vbreg.backends.devices import to_cpu
 from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
@@ -54,10 +55,11 @@ from vbreg.matching import (
 )
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import WeightsName
-from vbreg.recording import DeviceSolver, max_matches
-from vbreg.refinement import refined
-from vbreg.scale import VOXEL_SIZES, PresetName, Scale
+from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
+from vbreg.refinement import with_fewer_points
+from vbreg.scale import INLIER_THRESHOLD, VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solution, Solver
+from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
 from vbreg.types import (
     LIKELY,
@@ -69,7 +71,14 @@ from vbreg.types import (
     Uncertainty,
 )
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
-from vbreg.verification import CANDIDATES, Judge, can_judge, shipped_judge
+from vbreg.verification import (
+    CANDIDATES,
+    Judge,
+    Question,
+    Verdict,
+    refined_within,
+    shipped_judge,
+)
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
@@ -238,7 +247,7 @@ class VBReg:
             )
         self.solver = Solver(network.eval(), voting or VotingConfig())
         self._on_device = DeviceSolver(self.solver, backend)
-        self._judge = judge
+        self._judge, self._asks = judge, DeviceJudge(backend)
 
     @classmethod
     def from_pretrained(
@@ -395,17 +404,19 @@ class VBReg:
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
-        judge = self._judge or shipped_judge() if verify and can_judge(matched) else None
+        surfaces = SurfacePair.of(matched)
+        judge = self._judge or shipped_judge() if verify and surfaces is not None else None
         solution, backend = self._on_device(
             matches, seed, clock, most, limits, CANDIDATES if judge else 0
         )
         found = Chosen.of(solution)
-        if judge:
+        exact = (refine or ("icp" if verify else "none")) == "icp"
+        if surfaces is not None and judge:
             with clock("verify"):
-                found = found.by_judge(judge, solution, matched, matches)
-        if (refine or ("icp" if verify else "none")) == "icp":
+                found = self._judged(judge, matched, surfaces, solution, limits, exact)
+        elif surfaces is not None and exact:
             with clock("refine on clouds"):
-                found = found.on_clouds(matched, matches, limits)
+                found = found.on_clouds(surfaces, limits)
         with clock("uncertainty"):
             shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
             if shared is not None and shared.free_directions:
@@ -436,6 +447,21 @@ class VBReg:
                 Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
             ),
         )
+
+    def _judged(
+        self,
+        judge: Judge,
+        matched: MatchedClouds,
+        surfaces: SurfacePair,
+        solution: Solution,
+        limits: Limits | None,
+        exact: bool,
+    ) -> Chosen:
+        """Return the candidate that a judge chooses; without candidates nothing is probable."""
+        if not bool((solution.candidate_score >= 0).any()):
+            return Chosen.of(solution)._replace(probability=0.0, overlap=0.0)
+        question = Question.of(matched, surfaces, solution)
+        return Chosen.of_verdict(self._asks(judge, question, limits, exact), solution.candidates[0])
 
     def _matches_of(self, matched: MatchedClouds) -> Matches:
         """Return the matches as the network takes them."""
@@ -482,22 +508,30 @@ class Chosen(NamedTuple):
         """Return the pose that the matches choose."""
         return Chosen(solution.T[0], bool(solution.determined[0]))
 
-    def by_judge(
-        self, judge: Judge, solution: Solution, matched: MatchedClouds, matches: Matches
-    ) -> Chosen:
-        """Return the candidate that a judge chooses; without candidates nothing is probable."""
-        T, score = solution.candidates[0], solution.candidate_score[0]
-        if not bool((score >= 0).any()):
-            return self._replace(probability=0.0, overlap=0.0)
-        verdict = judge(matched, matches, T, score, solution.confidence[0])
-        ranked = sorted(range(len(T)), key=lambda k: -verdict.probabilities[k])
-        others = tuple(
-            (T[k], verdict.probabilities[k])
-            for k in ranked
-            if k != verdict.chosen and verdict.probabilities[k] >= MIN_ALTERNATIVE
-        )
-        chosen = T[verdict.chosen]
-        return Chosen(chosen, True, verdict.probability, verdict.overlap, others)
+    @staticmethod
+    def of_verdict(verdict: Verdict, candidates: Tensor) -> Chosen:
+        """Return the pose that a judge chose among candidates (C, 4, 4), and what it says of it."""
+        T, probabilities, chosen, overlap = to_cpu(verdict)
+        T = T.clone()
+        T[:3, 3] /= INLIER_THRESHOLD
+        others = [
+            (candidates[k], float(probabilities[k]))
+            for k in probabilities.argsort(descending=True, stable=True).tolist()
+            if k != int(chosen)
+            and probabilities[k] >= MIN_ALTERNATIVE
+            # A pose may be refined to where another was; that is no alternative any more.
+            and not bool(same_pose(candidates[k], T))
+        ]
+        probability = float(probabilities[chosen])
+        return Chosen(T, True, probability, float(overlap), tuple(others))
+
+    def on_clouds(self, surfaces: SurfacePair, limits: Limits | None) -> Chosen:
+        """Return the pose refined on the clouds, as far as the limits allow."""
+        T = self.T.to(surfaces.source.points.device).clone()
+        T[:3, 3] *= INLIER_THRESHOLD
+        found = refined_within(limits, with_fewer_points(surfaces), T[None])[0]
+        found[:3, 3] /= INLIER_THRESHOLD
+        return self._replace(T=found)
 
     def doubted(self, odds: float) -> Chosen:
         """Return the same with the odds of every pose to be right multiplied."""
@@ -509,20 +543,6 @@ class Chosen(NamedTuple):
 
         others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
         return self._replace(probability=less(self.probability), others=others)
-
-    def on_clouds(self, matched: MatchedClouds, matches: Matches, limits: Limits | None) -> Chosen:
-        """Return the pose refined on the clouds, as far as the limits allow."""
-        T = self.T.clone()
-        T[:3, 3] *= matches.unit
-        upright = limits is not None and limits.R_upright is not None
-        found = refined(matched, T, limits.up if limits is not None and upright else None)
-        found = found.clone()
-        found[:3, 3] /= matches.unit
-        if limits is not None and not bool(limits.to(found).allow(found)):
-            return self
-        # A pose may be refined to where another was; that is no alternative any more.
-        others = tuple(other for other in self.others if not bool(same_pose(other[0], found)))
-        return self._replace(T=found, others=others)
 
 
 def _check_verification(verify: object, refine: object) -> None:

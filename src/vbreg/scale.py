@@ -13,7 +13,7 @@ PresetName: TypeAlias = Literal["indoor", "outdoor"]
 
 VOXEL_SIZES: Mapping[str, float] = {"indoor": 0.05, "outdoor": 0.30}  # metres, by preset
 
-_INLIER_THRESHOLD = 2.0  # voxels; so are the next three
+INLIER_THRESHOLD = 2.0  # voxels; so are the next three
 _NORMAL_RADIUS = 2.0
 _FEATURE_RADIUS = 5.0
 _DETAIL_SIZE = 0.5
@@ -31,7 +31,7 @@ class Scale:
     @staticmethod
     def of_threshold(inlier_threshold: float) -> Scale:
         """Return the scale whose inlier threshold this is."""
-        return Scale(inlier_threshold / _INLIER_THRESHOLD)
+        return Scale(inlier_threshold / INLIER_THRESHOLD)
 
     @staticmethod
     def of_preset(name: PresetName) -> Scale:
@@ -43,7 +43,7 @@ class Scale:
     @property
     def inlier_threshold(self) -> float:
         """How far apart the two ends of a right match may lie."""
-        return _INLIER_THRESHOLD * self.voxel_size
+        return INLIER_THRESHOLD * self.voxel_size
 
     @property
     def normal_radius(self) -> float:

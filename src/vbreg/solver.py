@@ -42,6 +42,7 @@ class Solution(NamedTuple):
     voted: Tensor  # (B,) False where the votes gave no hypothesis
     candidates: Tensor  # (B, C, 4, 4) float64: distinct poses, the best score first
     candidate_score: Tensor  # (B, C) weighted by crowds; -1 where there is no such candidate
+    crowd: Tensor  # (B, N) these weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,7 @@ class Solver:
                 output.logits.float().sigmoid() * mask,
                 found.determined,
                 *self._refined(others, best, matches, crowd, backend, limits),
+                crowd,
             )
 
     def _refined(

@@ -19,7 +19,7 @@ import torch
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
-from vbreg.backends.neighbors import radius_knn
+from vbreg.backends.neighbors import Searchable
 from vbreg.geometry import apply, cross_matrix
 from vbreg.scale import Scale
 from vbreg.types import Float64, FreeDirection, Registration, Uncertainty
@@ -57,7 +57,10 @@ def shared_planes(
     fixed, fixed_normals = (part.double() for part in target)
     T = T_target_source.to(points)
     here, turned = apply(T, points), normals @ T[:3, :3].T
-    index, _, valid = radius_knn(fixed, here, radius, 1)
+    everywhere = torch.ones(1, len(fixed), dtype=torch.bool, device=fixed.device)
+    index, _, valid = (
+        part[0] for part in Searchable(fixed[None], everywhere).nearest(here[None], radius, 1)
+    )
     cosine = (turned * fixed_normals[index[:, 0]]).sum(-1)
     kept = valid[:, 0] & (cosine.abs() > MIN_NORMAL_COSINE)
     here, turned, index, cosine = here[kept], turned[kept], index[kept, 0], cosine[kept]

@@ -462,3 +462,22 @@ def test_rounding_is_switched_back_by_the_last_to_leave() -> None:
     assert torch.get_float32_matmul_precision() == "high"
     switch.__exit__()
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_nearest_points_are_those_of_torch(k: int) -> None:
+    generator = torch.Generator().manual_seed(k)
+    points, queries = (torch.rand(2, n, 3, generator=generator).to(DEVICE) for n in (150, 45))
+    points[0, 7] = points[0, 3]  # equally near: the lower row counts
+    queries[0, 0] = points[0, 3]
+    real = (torch.rand(2, 150, generator=generator) < 0.8).to(DEVICE)
+    real[0, [3, 7]] = True
+    real[1, 2:] = False  # fewer than asked for
+    found = TritonBackend().nearest(points, queries, real, k)
+    expected = Backend().nearest(points, queries, real, k)
+    torch.testing.assert_close(found[1], expected[1])
+    assert int(found[0][0, 0, 0]) == 3
+    there = expected[1].isfinite()
+    for b in range(2):
+        same = (points[b][index[b]][there[b]] for index in (found[0], expected[0]))
+        torch.testing.assert_close(*same)

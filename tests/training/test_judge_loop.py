@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from scripts import calibrate_judge
 from tests.training.test_ready_places import SCALE, scans
 from vbreg.geometry import rotation_angle
 from vbreg.metrics import auroc, calibration_error
@@ -19,6 +18,7 @@ from vbreg.training.config import OptimizerConfig
 from vbreg.training.descriptor_config import is_descriptor_config
 from vbreg.training.judge_batches import RIGHT, RIGHT_IN_STREETS, JudgeBatches, draw_pairs
 from vbreg.training.judge_loop import (
+    Judged,
     JudgeRun,
     JudgeTrainConfig,
     fit_logits,
@@ -140,6 +140,14 @@ def test_trouble_is_made(trouble: str) -> None:
     assert rotation_angle(R[proper]).isfinite().all()
 
 
+def said(choice: list[list[float]], trust: list[list[float]], right: list[bool]) -> Judged:
+    """What a judge says; of the chosen ones, once refined, the same as before."""
+    first = Judgement(torch.tensor(choice), torch.tensor(trust))
+    chosen = first.choice.argmax(-1)
+    again = first.trust.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    return Judged(first, chosen, again, torch.tensor(right))
+
+
 def batch_of(right: list[list[bool]], shown: list[bool]) -> object:
     valid = torch.ones(len(right), len(right[0])).bool()
 
@@ -154,13 +162,11 @@ def batch_of(right: list[list[bool]], shown: list[bool]) -> object:
 def test_the_loss_wants_the_right_one_chosen_and_trusted() -> None:
     batch = batch_of([[False, True], [False, False]], [False, False])
     good = judge_loss(
-        Judgement(
-            torch.tensor([[-4.0, 4.0], [0.0, 0.0]]), torch.tensor([[-4.0, 4.0], [-4.0, -4.0]])
-        ),
+        said([[-4.0, 4.0], [0.0, 0.0]], [[-4.0, 4.0], [-4.0, -4.0]], [True, False]),
         batch,  # type: ignore[arg-type]
     )
     bad = judge_loss(
-        Judgement(torch.tensor([[4.0, -4.0], [0.0, 0.0]]), torch.tensor([[4.0, -4.0], [4.0, 4.0]])),
+        said([[4.0, -4.0], [0.0, 0.0]], [[4.0, -4.0], [4.0, 4.0]], [False, False]),
         batch,  # type: ignore[arg-type]
     )
     assert float(good["total"]) < 0.1
@@ -170,10 +176,7 @@ def test_the_loss_wants_the_right_one_chosen_and_trusted() -> None:
 
 def test_no_trust_is_asked_where_the_truth_was_shown() -> None:
     batch = batch_of([[False, True]], [True])
-    terms = judge_loss(
-        Judgement(torch.tensor([[0.0, 9.0]]), torch.tensor([[9.0, -9.0]])),
-        batch,  # type: ignore[arg-type]
-    )
+    terms = judge_loss(said([[0.0, 9.0]], [[9.0, -9.0]], [True]), batch)  # type: ignore[arg-type]
     assert float(terms["trust"]) == float(terms["every"]) == 0.0
 
 
@@ -206,13 +209,14 @@ def test_the_configuration_that_ships_is_read() -> None:
     assert config.places.min_overlap == 0.0
 
 
-def test_a_judge_is_calibrated_by_final_poses(
-    run: JudgeRun, place: ReadyPlace[DescribedScan]
-) -> None:
-    found = list(calibrate_judge.outcomes(run.batches.model, [place]))
-    assert len(found) == 6  # three pairs, by two descriptors
-    assert all(0.0 <= probability <= 1.0 for probability, _ in found)
-    assert sum(right for _, right in found) >= 4
-    spoilt = replace(place, genuine=(False,) * 3)
-    assert not calibrate_judge.some_pairs(spoilt, np.random.default_rng(0))
-    assert not calibrate_judge.some_pairs(replace(place, unit=0.5), np.random.default_rng(0))
+def test_the_chosen_candidates_are_refined(run: JudgeRun, place: ReadyPlace[DescribedScan]) -> None:
+    choice = np.random.default_rng(2)
+    batch = run.batches(draw_pairs([place], 3, choice), choice, torch.Generator().manual_seed(0))
+    first = torch.zeros(3, dtype=torch.int64)
+    told, right = batch.refined(first)
+    assert told.poses.shape[:2] == (3, 1)
+    assert told.poses[..., -1].all()
+    assert not batch.evidence.poses[..., -1].any()
+    assert right.tolist() == batch.right[:, 0].tolist()  # right ones stay right, wrong ones wrong
+    on_surface = [f.landings[0].points[:, 0, :, 6].mean() for f in (batch.evidence, told)]
+    assert on_surface[1] > on_surface[0] - 0.02

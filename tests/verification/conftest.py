@@ -10,6 +10,7 @@ from torch import Tensor
 from vbreg.geometry import random_rotation
 from vbreg.matching import MatchedClouds, describe, match_clouds
 from vbreg.scale import Scale
+from vbreg.surfaces import SurfacePair
 
 SCALE = Scale(0.05)
 
@@ -48,6 +49,13 @@ def matched_pair(seed: int = 0, T_scan: Tensor | None = None) -> tuple[MatchedCl
     origins = [torch.from_numpy(end.origin) for end in ends]
     local[:3, 3] += T[:3, :3] @ origins[0] - origins[1]
     return matched, local
+
+
+def surfaces(matched: MatchedClouds) -> SurfacePair:
+    """The surfaces of a pair that has them."""
+    found = SurfacePair.of(matched)
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.verification.conftest import SCALE, pose
+from tests.verification.conftest import SCALE, pose, surfaces
 from vbreg.geometry import inverse
 from vbreg.matching import MatchedClouds
-from vbreg.verification.evidence import REACH, Candidates, Points, View, evidence, land, view
-from vbreg.verification.judge import _views
+from vbreg.surfaces import OrientedPoints
+from vbreg.verification.evidence import (
+    REACH,
+    Candidates,
+    View,
+    candidates_of,
+    evidence,
+    land,
+    view,
+)
+from vbreg.verification.judge import SeenCloud, _view
+
+
+def views(matched: MatchedClouds) -> tuple[View, View]:
+    """What is seen of the source beside the target, and back."""
+    both = surfaces(matched)
+    source, target = (
+        SeenCloud.of(cloud, surface, SCALE.voxel_size)
+        for cloud, surface in ((matched.source, both.source), (matched.target, both.target))
+    )
+    return _view(source, source.on_surface, target), _view(target, target.on_surface, source)
 
 
 def in_voxels(T: Tensor) -> Tensor:
@@ -18,9 +37,9 @@ def in_voxels(T: Tensor) -> Tensor:
     return found
 
 
-def moved(points: Points, T: Tensor) -> Points:
+def moved(points: OrientedPoints, T: Tensor) -> OrientedPoints:
     R = T[:3, :3].to(points.points)
-    return Points(
+    return OrientedPoints(
         points.points @ R.T + T[:3, 3].to(points.points), points.normals @ R.T, points.real
     )
 
@@ -38,12 +57,13 @@ def moved_view(given: View, T: Tensor, other: Tensor) -> View:
 def candidates(T: Tensor) -> Candidates:
     C = len(T)
     one = torch.ones(1, C)
-    return Candidates(T[None], 0.2 * one, 30 * one, 0.4 * one, torch.tensor([100]))
+    best, count = torch.tensor([[0.2]]), torch.tensor([[100]])
+    return Candidates(T[None], 0.2 * one, 30 * one, 0.4 * one, count, best)
 
 
 def test_under_the_true_pose_points_land_on_the_surface(pair: tuple[MatchedClouds, Tensor]) -> None:
     matched, T = pair
-    source, target = _views(matched)
+    source, target = views(matched)
     right, wrong = in_voxels(T), in_voxels(pose(7) @ T)
     landing = land(source, target, torch.stack([right, wrong])[None])
     near, distance, cosine = (landing.points[0, ..., k] for k in (0, 1, 5))
@@ -57,7 +77,7 @@ def test_far_away_nothing_is_told_but_of_the_point_itself(
     pair: tuple[MatchedClouds, Tensor],
 ) -> None:
     matched, T = pair
-    source, target = _views(matched)
+    source, target = views(matched)
     away = in_voxels(T)
     away[0, 3] += 1e4
     landing = land(source, target, away[None, None])
@@ -69,7 +89,7 @@ def test_far_away_nothing_is_told_but_of_the_point_itself(
 
 def test_frames_do_not_matter(pair: tuple[MatchedClouds, Tensor]) -> None:
     matched, T = pair
-    source, target = _views(matched)
+    source, target = views(matched)
     A, B = (in_voxels(pose(k, far=0.5)) for k in (3, 4))
     T_all = torch.stack([in_voxels(T), in_voxels(pose(9, far=0.1) @ T)])
     before = evidence(source, target, candidates(T_all))
@@ -88,16 +108,16 @@ def test_frames_do_not_matter(pair: tuple[MatchedClouds, Tensor]) -> None:
 
 def test_rows_that_are_not_real_do_not_matter(pair: tuple[MatchedClouds, Tensor]) -> None:
     matched, T = pair
-    source, target = _views(matched)
+    source, target = views(matched)
     descriptors = [
         torch.nn.functional.normalize(end.descriptors.float(), dim=-1)[None]
         for end in (matched.source, matched.target)
     ]
 
-    def longer(points: Points) -> Points:
+    def longer(points: OrientedPoints) -> OrientedPoints:
         far = torch.zeros(1, 50, 3)
         none = torch.zeros(1, 50, dtype=torch.bool)
-        return Points(
+        return OrientedPoints(
             torch.cat([points.points, far], 1),
             torch.cat([points.normals, far], 1),
             torch.cat([points.real, none], 1),
@@ -124,3 +144,22 @@ def test_rows_that_are_not_real_do_not_matter(pair: tuple[MatchedClouds, Tensor]
     one, other = land(plain, target, pose_), land(padded, padded_target, pose_)
     torch.testing.assert_close(one.points, other.points)
     torch.testing.assert_close(one.pairs, other.pairs)
+
+
+def test_matches_speak_for_the_true_pose(pair: tuple[MatchedClouds, Tensor]) -> None:
+    matched, T = pair
+    both, N = surfaces(matched), len(matched.source_index)
+    poses = in_voxels(torch.stack([T, pose(7) @ T, T]))[None]
+    crowd, confidence = torch.ones(1, N), torch.linspace(0, 1, N)[None]
+    valid = torch.tensor([[True, True, False]])
+    found = candidates_of(poses, both, crowd, confidence, valid)
+    assert found.score[0, 0] > 5 * found.score[0, 1] >= 0
+    assert found.score[0, 2] == -1
+    assert found.inliers[0, 0] > 5 * found.inliers[0, 1]
+    assert float(found.best) == float(found.score[0, 0])
+    assert int(found.matches) == N
+    torch.testing.assert_close(found.T_target_source[0, 0], in_voxels(T))
+    again = candidates_of(poses[:, :1], both, crowd, confidence, best=found.best)
+    assert again.refined
+    assert not found.refined
+    torch.testing.assert_close(again.score[0], found.score[0, :1])

@@ -102,3 +102,22 @@ def test_a_single_candidate_is_judged(network: JudgeNetwork) -> None:
     found = network(findings(C=1))
     assert found.trust.shape == (2, 1)
     assert network.calibrated(found.trust).isfinite().all()
+
+
+def test_a_refined_candidate_takes_its_place_among_the_others(network: JudgeNetwork) -> None:
+    given = findings()
+    chosen = torch.tensor([3, 1])
+    seen = network.look(given)
+    same = given._replace(
+        landings=tuple(
+            Landing(*(part[torch.arange(2), chosen].unsqueeze(1) for part in side))
+            for side in given.landings
+        ),
+        poses=given.poses[torch.arange(2), chosen].unsqueeze(1),
+        valid=given.valid[:, :1],
+    )
+    again = network.judge_again(seen, given.valid, chosen, same)
+    first = network(given).trust.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(again, first)
+    other = network.judge_again(seen, given.valid, chosen, same._replace(poses=same.poses + 1))
+    assert not torch.allclose(other, first)

@@ -1,19 +1,23 @@
 """Nearest neighbours within a radius: a k-d tree on the CPU, a sorted voxel grid elsewhere.
 
-In many clouds at once, the distances of all pairs stand in for the grid. All give the same answer.
-The grid is plain torch, so it also runs on CPU tensors, where the tree checks it; there the tree is
-several times quicker (`benchmarks/backends.py`).
+Few neighbours in clouds that are asked again and again are found by the distances of all pairs in
+place of the grid. All give the same answer. Grid and distances are plain torch, so they also run on
+CPU tensors, where the tree checks them; there the tree is several times quicker
+(`benchmarks/backends.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from vbreg import backends
 from vbreg.backends.devices import is_cpu
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
@@ -21,7 +25,7 @@ from vbreg.inputs import check_points, positive_number
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
-MAX_DISTANCES = 2**27  # held at a time by a GPU: half a GB, or one in float64
+MAX_DISTANCES = 2**26  # held at a time by a GPU: a quarter of a GB, or half in float64
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -54,59 +58,75 @@ def radius_knn(
     return search(points, queries, radius, k)
 
 
-def batched_radius_knn(
-    points: Tensor,  # (B, N, 3)
-    queries: Tensor,  # (B, Q, 3)
-    radius: float,  # or infinity
-    max_neighbors: int,
-    real: Tensor,  # (B, N) which of the points count
-) -> Neighbors:
-    """Find neighbours as `radius_knn` in B clouds at once -> (B, Q, k) each.
+@dataclass(frozen=True, eq=False)
+class Searchable:
+    """Points of B clouds that neighbours are looked for among, any number of times."""
 
-    Fewer than k points of a cloud leave slots without a neighbour.
+    points: Tensor  # (B, N, 3)
+    real: Tensor  # (B, N) which of the points count
+
+    def nearest(self, queries: Tensor, radius: float, max_neighbors: int) -> Neighbors:
+        """Find neighbours of queries (B, Q, 3) as `radius_knn` does -> (B, Q, k) each.
+
+        The radius may be infinite. Fewer than k points of a cloud leave slots without a neighbour.
+        """
+        k = min(max_neighbors, self.points.shape[1])
+        if is_cpu(self.points.device):
+            found = [
+                _asked(tree, rows, query, radius, k)
+                for (tree, rows), query in zip(self._trees, queries, strict=True)
+            ]
+            index, distance2, valid = (torch.stack(parts) for parts in zip(*found, strict=True))
+            return index, distance2, valid
+        (index, distance2), _ = backends.run(
+            lambda backend: backend.nearest(self.points, queries, self.real, k), queries.device
+        )
+        valid = (distance2 <= radius * radius) & distance2.isfinite()
+        return index.masked_fill(~valid, 0), distance2.masked_fill(~valid, torch.inf), valid
+
+    @cached_property
+    def _trees(self) -> list[tuple[cKDTree | None, Tensor]]:
+        """The tree of each cloud, None for an empty one, and the rows of its points."""
+        rows = [kept.nonzero().squeeze(-1) for kept in self.real]
+        clouds = [cloud[row] for cloud, row in zip(self.points, rows, strict=True)]
+        trees = [cKDTree(cloud.detach().numpy()) if len(cloud) else None for cloud in clouds]
+        return list(zip(trees, rows, strict=True))
+
+
+def _asked(tree: cKDTree | None, rows: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
+    """Return the neighbours in a tree by the rows that its points have."""
+    if tree is None or len(queries) == 0:
+        return _no_neighbors(queries, k)
+    index, distance2, valid = _ask(tree, queries, radius, k)
+    return rows[index], distance2, valid
+
+
+def nearest_by_distances(
+    points: Tensor, queries: Tensor, real: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """Find the k nearest real points (B, N, 3) of queries by the distances of all pairs.
+
+    -> index (B, Q, k), distance2 (B, Q, k), infinite where a cloud has fewer. Some queries at a
+    time.
     """
-    k = min(max_neighbors, points.shape[1])
-    if not is_cpu(points.device):
-        return all_radius_knn(points, queries, radius, k, real)
-    found = []
-    for cloud, query, kept in zip(points, queries, real, strict=True):
-        rows = kept.nonzero().squeeze(-1)
-        if len(rows) == 0 or len(query) == 0:
-            found.append(_no_neighbors(query, k))
-            continue
-        index, distance2, valid = tree_radius_knn(cloud[rows], query, radius, k)
-        found.append((rows[index], distance2, valid))
-    index, distance2, valid = (torch.stack(parts) for parts in zip(*found, strict=True))
-    return index, distance2, valid
-
-
-def all_radius_knn(
-    points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor
-) -> Neighbors:
-    """Compute `batched_radius_knn` by the distances of all pairs, some queries at a time."""
-    step = max(1, MAX_DISTANCES // max(1, real.numel()))
-    parts = [_by_distances(points, some, radius, k, real) for some in queries.split(step, dim=1)]
-    index, distance2, valid = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    return index, distance2, valid
-
-
-def _by_distances(
-    points: Tensor, queries: Tensor, radius: float, k: int, real: Tensor
-) -> Neighbors:
-    apart = torch.cdist(queries, points, compute_mode="donot_use_mm_for_euclid_dist")
-    apart.masked_fill_(~real.unsqueeze(1), torch.inf)
-    if k == 1:
-        distance, index = apart.min(-1, keepdim=True)
-    else:
-        distance, index = apart.topk(k, dim=-1, largest=False)
-    valid = (distance <= radius) & distance.isfinite()
-    distance2 = distance.square().masked_fill(~valid, torch.inf)
-    return index.masked_fill(~valid, 0), distance2, valid
+    parts = []
+    for some in queries.split(max(1, MAX_DISTANCES // max(1, real.numel())), dim=1):
+        distance2 = torch.zeros_like(some[..., :1])
+        for x, y in zip(some.split(1, dim=-1), points.unsqueeze(1).unbind(-1), strict=True):
+            distance2 = distance2 + (x - y).square_()  # (B, q, N)
+        distance2.masked_fill_(~real.unsqueeze(1), torch.inf)
+        near = distance2.min(-1, keepdim=True) if k == 1 else distance2.topk(k, largest=False)
+        parts.append((near.indices, near.values))
+    index, distance2 = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    return index, distance2
 
 
 def tree_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
     """Compute `radius_knn` for k <= N by scipy's k-d tree, of CPU tensors only."""
-    tree = cKDTree(points.detach().numpy())
+    return _ask(cKDTree(points.detach().numpy()), queries, radius, k)
+
+
+def _ask(tree: cKDTree, queries: Tensor, radius: float, k: int) -> Neighbors:
     distance, index = tree.query(
         queries.detach().numpy(),
         k=list(range(1, k + 1)),  # a list keeps the axis of k where k is 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vbreg import estimation, voting
+from vbreg.backends.neighbors import nearest_by_distances
 from vbreg.compatibility import spatial_compatibility
 from vbreg.estimation import Estimate
 from vbreg.network import NetworkSteps, VariationalNonLocalNetwork
@@ -100,3 +101,9 @@ class Backend(NetworkSteps):
     ) -> Estimate:
         """Fit the poses (B, 4, 4) to all their inliers until they settle."""
         return estimation.refine(estimate, source, target, mask, rounds=rounds)
+
+    def nearest(
+        self, points: Tensor, queries: Tensor, real: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """Find the k nearest of the real points of each query -> index, distance2 (B, Q, k)."""
+        return nearest_by_distances(points, queries, real, k)

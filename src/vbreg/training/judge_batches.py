@@ -20,7 +20,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vbreg import backends
 from vbreg.datasets.poses import inverse_pose
-from vbreg.estimation import crowd_weights, inlier_score, squared_residuals
 from vbreg.frames import Matches
 from vbreg.geometry import (
     from_rotation_translation,
@@ -28,16 +27,26 @@ from vbreg.geometry import (
     random_rotation,
     rotation_angle,
 )
+from vbreg.refinement import refined, with_fewer_points
 from vbreg.registration import VBReg
+from vbreg.scale import INLIER_THRESHOLD
+from vbreg.solver import Solution
+from vbreg.surfaces import OrientedPoints, SurfacePair
 from vbreg.training.ready_places import MIN_OVERLAP, DescribedScan, ReadyPlace
 from vbreg.types import Float64
-from vbreg.verification.evidence import Candidates, Findings, Points, evidence, view
+from vbreg.verification.evidence import (
+    Candidates,
+    Findings,
+    View,
+    candidates_of,
+    evidence,
+    view,
+)
 from vbreg.voting import seed_count
 
 Kind = Literal["learned", "fpfh"]
 KEYPOINTS: dict[Kind, tuple[int, ...]] = {"learned": (600, 1000, 1280), "fpfh": (1500, 4096)}
 LEARNED_SHARE = 0.65  # of the batches; the others are matched by FPFH
-THRESHOLD = 2.0  # voxels: the inlier threshold
 # A pose that is right lies below both, in radians and voxels that suit the place; streets are
 # scanned from afar, and 15 degrees would be nowhere near.
 RIGHT, RIGHT_IN_STREETS = (math.radians(15.0), 6.0), (math.radians(5.0), 2.0)
@@ -58,12 +67,47 @@ class Drawn(NamedTuple):
     usual: bool  # such as users have: overlapping, genuine, of a voxel size that suits
 
 
+class TruePoses(NamedTuple):
+    """The true poses of pairs, and when another pose counts as right."""
+
+    T_target_source: Tensor  # (B, 4, 4) float64 in voxels
+    known: Tensor  # (B,)
+    within: Tensor  # (B, 2) radians and voxels
+
+    def right(self, T: Tensor) -> Tensor:
+        """Tell (B, C) which poses (B, C, 4, 4) in voxels are right."""
+        truth = self.T_target_source[:, None]
+        angle = rotation_angle(T[..., :3, :3].double() @ truth[..., :3, :3].mT)
+        shift = (T[..., :3, 3] - truth[..., :3, 3]).norm(dim=-1)
+        right = (angle < self.within[:, :1]) & (shift < self.within[:, 1:])
+        return right & self.known[:, None]
+
+
 class JudgeBatch(NamedTuple):
-    """Findings on candidates, and which of them are right."""
+    """Findings on candidates, which of them are right, and what it takes to refine one of them."""
 
     evidence: Findings
     right: Tensor  # (B, C)
     shown: Tensor  # (B,) where the truth was put among the candidates
+    candidates: Candidates
+    views: tuple[View, View]
+    surfaces: SurfacePair
+    crowd: Tensor  # (B, N)
+    confidence: Tensor  # (B, N)
+    truth: TruePoses
+
+    @torch.no_grad()
+    def refined(self, chosen: Tensor) -> tuple[Findings, Tensor]:
+        """Refine one candidate (B,) of each pair on the clouds -> the evidence, which are right."""
+        rows = torch.arange(len(chosen), device=chosen.device)
+        T = refined(
+            with_fewer_points(self.surfaces), self.candidates.T_target_source[rows, chosen].double()
+        )
+        right = self.truth.right(T[:, None])[:, 0] & self.evidence.valid[rows, chosen]
+        again = candidates_of(
+            T[:, None], self.surfaces, self.crowd, self.confidence, best=self.candidates.best
+        )
+        return evidence(*self.views, again), right
 
 
 def draw_pairs(
@@ -131,21 +175,37 @@ class JudgeBatches:
             _keypoints(scans, kind, n, choice) for scans in sides
         )
         matches = match_batch(source, source_rows, target, target_rows, kind)
-        T, confidence = self._search(matches)
-        truth, known, within = _truths(drawn, T.device)
-        T, shown = _show_truth(T, truth, known, within, generator)
-        found = _candidates(T, matches, confidence)
-        right = _right(found.T_target_source, truth, within) & known[:, None] & (found.score >= 0)
-        surfaces = [_surface(scans) for scans in sides]
-        told = evidence(
-            view(source, source_rows, surfaces[0], target, target_rows, self._rows(source)),
-            view(target, target_rows, surfaces[1], source, source_rows, self._rows(target)),
-            found,
+        solution = self._search(matches)
+        truth = _truths(drawn, solution.T.device)
+        valid = solution.candidate_score >= 0
+        T, shown = _show_truth(solution.candidates, valid, truth, generator)
+        valid[:, -1] |= shown
+        surfaces = SurfacePair(
+            _surface(sides[0]),
+            _surface(sides[1]),
+            matches.source * INLIER_THRESHOLD,
+            matches.target * INLIER_THRESHOLD,
+            matches.mask,
         )
-        return JudgeBatch(told, right, shown)
+        found = candidates_of(T, surfaces, solution.crowd, solution.confidence, valid)
+        views = (
+            view(source, source_rows, surfaces.source, target, target_rows, self._rows(source)),
+            view(target, target_rows, surfaces.target, source, source_rows, self._rows(target)),
+        )
+        return JudgeBatch(
+            evidence(*views, found),
+            truth.right(found.T_target_source) & valid,
+            shown,
+            found,
+            views,
+            surfaces,
+            solution.crowd,
+            solution.confidence,
+            truth,
+        )
 
-    def _search(self, matches: Matches) -> tuple[Tensor, Tensor]:
-        """Return candidates (B, C, 4, 4) in inlier thresholds, NaN where none, and confidences."""
+    def _search(self, matches: Matches) -> Solution:
+        """Return candidates as `register` finds them, in voxels; an identity for none."""
         solver = self.model.solver
         solution = solver(
             matches,
@@ -154,9 +214,11 @@ class JudgeBatches:
             candidates=self.candidates,
         )
         none = (solution.candidate_score < 0)[..., None, None]
-        return solution.candidates.masked_fill(none, torch.nan), solution.confidence
+        T = torch.where(none, identity(4, solution.candidates), solution.candidates)
+        T[..., :3, 3] *= INLIER_THRESHOLD
+        return solution._replace(candidates=T)
 
-    def _rows(self, keypoints: Points) -> Tensor:
+    def _rows(self, keypoints: OrientedPoints) -> Tensor:
         """Return which keypoints are looked at: the first, since all lie in an order of chance."""
         most = min(self.looked_at, keypoints.points.shape[1])
         return torch.arange(most, device=keypoints.points.device)
@@ -164,7 +226,7 @@ class JudgeBatches:
 
 def _keypoints(
     scans: Sequence[DescribedScan], kind: Kind, n: int, choice: np.random.Generator
-) -> tuple[Points, Tensor]:
+) -> tuple[OrientedPoints, Tensor]:
     """Return n keypoints of each scan, from one on, and descriptors (B, n, D) of length 1."""
     counts = [len(getattr(scan, kind)) for scan in scans]
     firsts = [int(choice.integers(max(1, count - n + 1))) for count in counts]
@@ -182,10 +244,10 @@ def _keypoints(
         for name in ("points", "normals")
     )
     described = F.normalize(pad_sequence(tables, batch_first=True).float(), dim=-1)
-    return Points(points, normals, described.any(-1)), described
+    return OrientedPoints(points, normals, described.any(-1)), described
 
 
-def _surface(scans: Sequence[DescribedScan]) -> Points:
+def _surface(scans: Sequence[DescribedScan]) -> OrientedPoints:
     points, normals, real = (
         pad_sequence([part[:MAX_SURFACE] for part in parts], batch_first=True)
         for parts in (
@@ -194,13 +256,13 @@ def _surface(scans: Sequence[DescribedScan]) -> Points:
             [torch.ones_like(scan.points[:, 0], dtype=torch.bool) for scan in scans],
         )
     )
-    return Points(points, normals, real)
+    return OrientedPoints(points, normals, real)
 
 
 def match_batch(
-    source: Points,
+    source: OrientedPoints,
     source_rows: Tensor,  # (B, n, D) descriptors
-    target: Points,
+    target: OrientedPoints,
     target_rows: Tensor,
     kind: Kind,
 ) -> Matches:
@@ -217,7 +279,7 @@ def match_batch(
         i, j = torch.cat([i, back], 1), torch.cat([j, every], 1)
         kept = torch.cat([kept, new], 1)
     ends = [
-        (end.points.gather(1, rows.unsqueeze(-1).expand(-1, -1, 3)).double() / THRESHOLD)
+        (end.points.gather(1, rows.unsqueeze(-1).expand(-1, -1, 3)).double() / INLIER_THRESHOLD)
         * kept.unsqueeze(-1)
         for end, rows in ((source, i), (target, j))
     ]
@@ -225,56 +287,26 @@ def match_batch(
     return Matches(ends[0], ends[1], kept, None, (zero, zero), 1.0)
 
 
-def _truths(drawn: Sequence[Drawn], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return true poses (B, 4, 4) in voxels, whether they are known, and what is right (B, 2)."""
+def _truths(drawn: Sequence[Drawn], device: torch.device) -> TruePoses:
     T = np.stack([np.eye(4) if p.T_target_source is None else p.T_target_source for p in drawn])
     known = torch.tensor([p.T_target_source is not None for p in drawn], device=device)
     within = torch.tensor([p.within for p in drawn], device=device, dtype=torch.float64)
-    return torch.from_numpy(T).to(device), known, within
-
-
-def _right(T: Tensor, truth: Tensor, within: Tensor) -> Tensor:
-    """Tell (B, C) which poses in voxels are right."""
-    angle = rotation_angle(T[..., :3, :3].double() @ truth[:, None, :3, :3].transpose(-1, -2))
-    shift = (T[..., :3, 3] - truth[:, None, :3, 3]).norm(dim=-1)
-    return (angle < within[:, :1]) & (shift < within[:, 1:])
+    return TruePoses(torch.from_numpy(T).to(device), known, within)
 
 
 def _show_truth(
-    T: Tensor, truth: Tensor, known: Tensor, within: Tensor, generator: torch.Generator
+    T: Tensor, valid: Tensor, truth: TruePoses, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Put the true pose, slipped a little, in the last place of some pairs that lack it."""
-    in_voxels = T.clone()
-    in_voxels[..., :3, 3] *= THRESHOLD
-    lacks = ~_right(in_voxels.nan_to_num(1e6), truth, within).any(-1) & known
+    """Put the true pose, slipped a little, in the last place of some pairs that lack it.
+
+    T (B, C, 4, 4) in voxels, of which some are valid (B, C) -> the same, shown (B,).
+    """
+    lacks = ~(truth.right(T) & valid).any(-1) & truth.known
     shown = lacks & (torch.rand(len(T), generator=generator, device=T.device) < TRUTH_SHOWN)
     R = random_rotation(len(T), generator=generator, device=T.device, dtype=T.dtype)
     small = torch.matrix_exp(SLIP_ANGLE * (R - R.transpose(-1, -2)) / 2)
     shift = SLIP_SHIFT * torch.randn(len(T), 3, generator=generator, device=T.device, dtype=T.dtype)
-    slipped = from_rotation_translation(
-        small @ truth[:, :3, :3], (truth[:, :3, 3] + shift) / THRESHOLD
-    )
+    T_true = truth.T_target_source
+    slipped = from_rotation_translation(small @ T_true[:, :3, :3], T_true[:, :3, 3] + shift)
     last = torch.where(shown[:, None, None], slipped, T[:, -1])
     return torch.cat([T[:, :-1], last.unsqueeze(1)], dim=1), shown
-
-
-def _candidates(T: Tensor, matches: Matches, confidence: Tensor) -> Candidates:
-    """Return what the matches say of candidates (B, C, 4, 4) in inlier thresholds, NaN: none."""
-    real = T[..., 0, 0].isfinite()
-    T = torch.where(real[..., None, None], T, identity(4, T)).float()
-    source, target = matches.source.float(), matches.target.float()
-    crowd = crowd_weights(source, target, matches.mask)
-    score = inlier_score(T, source, target, crowd)
-    d2 = squared_residuals(T, source.unsqueeze(1), target.unsqueeze(1))  # (B, C, N)
-    inliers = (d2 < 1.0) & matches.mask.unsqueeze(1)
-    confident = (inliers * confidence.unsqueeze(1)).sum(-1)
-    confident = confident / confidence.sum(-1, keepdim=True).clamp_min(1e-6)
-    T = T.clone()
-    T[..., :3, 3] *= THRESHOLD
-    return Candidates(
-        T,
-        torch.where(real, score, -1.0),
-        inliers.sum(-1),
-        confident,
-        matches.mask.sum(-1),
-    )

@@ -69,7 +69,7 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
         """Return the terms of a step."""
         drawn = draw_pairs(self.places.held, self.config.pairs, self.choice)
         batch = self.batches(drawn, self.choice, self.generator)
-        return judge_loss(network(batch.evidence), batch), len(drawn)
+        return judge_loss(judged(network, batch), batch), len(drawn)
 
     def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
         """Write the averaged weights."""
@@ -89,8 +89,7 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
             drawn = draw_pairs(places, self.config.pairs, choice)
             batch = self.batches(drawn, choice, generator)
             usual = torch.tensor([pair.usual for pair in drawn], device=self.device)
-            judged = self.state.averaged(batch.evidence)
-            found.append(_outcome(judged, batch, usual, ~batch.shown))
+            found.append(_outcome(judged(self.state.averaged, batch), batch, usual, ~batch.shown))
         outcome = Outcome(*(torch.cat(parts) for parts in zip(*found, strict=True)))
         usual = outcome.usual
         slope, offset = fit_logits(outcome.trust[usual], outcome.chosen[usual])
@@ -107,51 +106,69 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
         }
 
 
+class Judged(NamedTuple):
+    """What a judge says of a batch: of all candidates, and of the chosen ones once refined."""
+
+    first: Judgement
+    chosen: Tensor  # (B,)
+    trust: Tensor  # (B,) in the chosen candidates, refined
+    right: Tensor  # (B,) whether these are right
+
+
+def judged(network: JudgeNetwork, batch: JudgeBatch) -> Judged:
+    """Let a judge choose, refine what it chose, and ask it again how far to trust that."""
+    seen, valid = network.look(batch.evidence), batch.evidence.valid
+    first = network.judge(seen, valid)
+    chosen = first.choice.detach().argmax(-1)
+    refined, right = batch.refined(chosen)
+    return Judged(first, chosen, network.judge_again(seen, valid, chosen, refined), right)
+
+
 class Outcome(NamedTuple):
     """What came of pairs: whether a pose is right, and the trust in it."""
 
     first: Tensor  # (n,) the candidate of the best score
-    chosen: Tensor  # (n,)
+    chosen: Tensor  # (n,) once refined
     best: Tensor  # (n,) any
     trust: Tensor  # (n,) in the chosen one
     usual: Tensor  # (n,) pairs such as users have
 
 
-def _outcome(judged: Judgement, batch: JudgeBatch, usual: Tensor, kept: Tensor) -> Outcome:
-    chosen = judged.choice.argmax(-1, keepdim=True)
-    right = batch.right
+def _outcome(said: Judged, batch: JudgeBatch, usual: Tensor, kept: Tensor) -> Outcome:
     return Outcome(
-        right[kept, 0],
-        right.gather(1, chosen).squeeze(1)[kept],
-        right.any(-1)[kept],
-        judged.trust.gather(1, chosen).squeeze(1)[kept],
+        batch.right[kept, 0],
+        said.right[kept],
+        (batch.right.any(-1) | said.right)[kept],
+        said.trust[kept],
         usual[kept],
     )
 
 
-def judge_loss(judged: Judgement, batch: JudgeBatch) -> dict[str, Tensor]:
+def judge_loss(said: Judged, batch: JudgeBatch) -> dict[str, Tensor]:
     """Return the loss of a batch and its terms.
 
-    Of the pairs that have a right candidate, it is to be chosen. The trust in the chosen one is to
-    tell whether it is right; where the truth was put among the candidates, nothing is asked of it.
+    Of the pairs that have a right candidate, it is to be chosen. The trust in the chosen one, once
+    refined, is to tell whether it is right; where the truth was put among the candidates, nothing
+    is asked of it.
     """
     right, valid = batch.right, batch.evidence.valid
     has = right.any(-1)
-    log_share = judged.choice.masked_fill(~valid, -1e4).log_softmax(-1)
+    log_share = said.first.choice.masked_fill(~valid, -1e4).log_softmax(-1)
     hit = log_share.masked_fill(~right, -1e4).logsumexp(-1)
     choice = -(hit * has).sum() / has.sum().clamp_min(1)
-    each = F.binary_cross_entropy_with_logits(judged.trust, right.float(), reduction="none")
     asked = ~batch.shown & valid.any(-1)
-    chosen = judged.choice.detach().argmax(-1, keepdim=True)
     count = asked.sum().clamp_min(1)
-    trust = (each.gather(1, chosen).squeeze(1) * asked).sum() / count
+    bce = F.binary_cross_entropy_with_logits
+    trust = (bce(said.trust, said.right.float(), reduction="none") * asked).sum() / count
+    each = bce(said.first.trust, right.float(), reduction="none")
     mean = (each * valid).sum(-1) / valid.sum(-1).clamp_min(1)
     every = (mean * asked).sum() / count
+    chosen_right = right.gather(1, said.chosen.unsqueeze(1)).squeeze(1)
     return {
         "choice": choice,
         "trust": trust,
         "every": every,
-        "chosen_right": (right.gather(1, chosen).squeeze(1) & has).sum() / has.sum().clamp_min(1),
+        "chosen_right": (chosen_right & has).sum() / has.sum().clamp_min(1),
         "first_right": (right[:, 0] & has).sum() / has.sum().clamp_min(1),
         "has_right": has.float().mean(),
         "total": choice + trust + ALL_CANDIDATES * every,

@@ -29,7 +29,15 @@ FRAGMENTS, SCAN_PAIRS = "fragments", "scan_pairs"  # kinds beside the simulator'
 GROUP = 8  # real scans of a place that are looked at together
 HELD_OUT = 1 << 40  # the seed of the maker whose places are only looked at
 MAX_SEED = 1 << 40  # of a place
-TROUBLES: tuple[Trouble, ...] = ("wrong size", "wrong size", "mirrored", "noise")
+# A mirrored scan looks right to whoever sees walls alone, so that many of them are needed.
+TROUBLES: tuple[Trouble, ...] = (
+    "mirrored",
+    "mirrored",
+    "mirrored",
+    "wrong size",
+    "wrong size",
+    "noise",
+)
 
 
 @dataclass(frozen=True)

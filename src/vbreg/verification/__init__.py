@@ -7,10 +7,21 @@ what lands on what, `network` judges it, `judge` puts both to work for `register
 from vbreg.verification.judge import (
     CANDIDATES,
     Judge,
+    Question,
     Verdict,
-    can_judge,
+    give_verdict,
     load_judge,
+    refined_within,
     shipped_judge,
 )
 
-__all__ = ["CANDIDATES", "Judge", "Verdict", "can_judge", "load_judge", "shipped_judge"]
+__all__ = [
+    "CANDIDATES",
+    "Judge",
+    "Question",
+    "Verdict",
+    "give_verdict",
+    "load_judge",
+    "refined_within",
+    "shipped_judge",
+]

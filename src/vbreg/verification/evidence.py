@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vbreg.backends.neighbors import batched_radius_knn
+from vbreg.estimation import inlier_score, squared_residuals
 from vbreg.geometry import apply, inverse
+from vbreg.scale import INLIER_THRESHOLD
+from vbreg.surfaces import OrientedPoints, SurfacePair
 
 LOOKED_AT = 512  # keypoints of a cloud
 AROUND = 6  # of them next to each, whose evidence it hears
@@ -22,24 +24,16 @@ REACH = 6.0  # voxels, beyond which a surface says nothing
 NEIGHBORS, NEAR = 3, 3.0  # keypoints within so many voxels that are compared
 SPREADS = 4.0  # of similarities; divides what is told in them
 
-POINT_FEATURES, PAIR_FEATURES, POSE_FEATURES = 12, 6, 7
-
-
-class Points(NamedTuple):
-    """Points with normals, of B clouds; rows beyond the last of a smaller cloud are not real."""
-
-    points: Tensor  # (B, N, 3)
-    normals: Tensor  # (B, N, 3) of length 1
-    real: Tensor  # (B, N)
+POINT_FEATURES, PAIR_FEATURES, POSE_FEATURES = 12, 6, 8
 
 
 class View(NamedTuple):
     """What is seen of one cloud of each pair, whatever the pose."""
 
-    looked_at: Points  # (B, S)
+    looked_at: OrientedPoints  # (B, S)
     around: Tensor  # (B, S, A) rows of the points looked at that lie next to each
-    keypoints: Points  # (B, n)
-    surface: Points  # (B, M)
+    keypoints: OrientedPoints  # (B, n)
+    surface: OrientedPoints  # (B, M)
     similarity: Tensor  # (B, S, n) with the keypoints of the other cloud
     about: Tensor  # (B, S, 3) highest similarity, mean, spread
     partner: Tensor  # (B, S, 3) the keypoint of the other cloud that is most alike
@@ -70,19 +64,52 @@ class Candidates(NamedTuple):
     score: Tensor  # (B, C) -1 where there is no candidate
     inliers: Tensor  # (B, C) their number
     confident: Tensor  # (B, C) their share of the network's confidence
-    matches: Tensor  # (B,) their number
+    matches: Tensor  # (B, 1) their number
+    best: Tensor  # (B, 1) the highest score of all
+    refined: bool = False  # on the clouds
+
+
+def candidates_of(
+    T: Tensor,  # (B, C, 4, 4) in voxels
+    pair: SurfacePair,
+    crowd: Tensor,  # (B, N) weights of the matches
+    confidence: Tensor,  # (B, N)
+    valid: Tensor | None = None,  # (B, C) where there is a candidate
+    best: Tensor | None = None,  # (B, 1) the highest score, if other candidates have it
+) -> Candidates:
+    """Tell how far matches agree with candidates; those refined on the clouds know the best."""
+    low = T.float()
+    in_thresholds = low.clone()
+    in_thresholds[..., :3, 3] /= INLIER_THRESHOLD
+    source, target = (
+        (end / INLIER_THRESHOLD).float() for end in (pair.matched_source, pair.matched_target)
+    )
+    score = inlier_score(in_thresholds, source, target, crowd)
+    score = score if valid is None else torch.where(valid, score, -1.0)
+    d2 = squared_residuals(in_thresholds, source.unsqueeze(1), target.unsqueeze(1))
+    inliers = (d2 < 1.0) & pair.matched_real.unsqueeze(1)  # (B, C, N)
+    sure = (inliers * confidence.unsqueeze(1)).sum(-1)
+    return Candidates(
+        low,
+        score,
+        inliers.sum(-1),
+        sure / confidence.sum(-1, keepdim=True).clamp_min(1e-6),
+        pair.matched_real.sum(-1, keepdim=True),
+        score.amax(-1, keepdim=True) if best is None else best,
+        best is not None,
+    )
 
 
 def view(
-    keypoints: Points,
+    keypoints: OrientedPoints,
     descriptors: Tensor,  # (B, n, D) of length 1
-    surface: Points,
-    other: Points,
+    surface: OrientedPoints,
+    other: OrientedPoints,
     other_descriptors: Tensor,  # (B, m, D)
     rows: Tensor,  # (S,) of the keypoints, that are looked at
 ) -> View:
     """Return what is seen of a cloud beside another."""
-    looked_at = Points(*(part[:, rows] for part in keypoints))
+    looked_at = keypoints.take(rows)
     similarity = descriptors[:, rows] @ other_descriptors.transpose(1, 2)
     hidden = ~other.real.unsqueeze(1)
     best, partner = similarity.masked_fill(hidden, -torch.inf).max(-1)
@@ -91,9 +118,7 @@ def view(
     centred = (similarity - mean.unsqueeze(-1)).masked_fill(hidden, 0.0)
     spread = (centred.square().sum(-1) / count).sqrt().clamp_min(1e-3)
     points = other.points.gather(1, partner.unsqueeze(-1).expand(-1, -1, 3))
-    index, _, found = batched_radius_knn(
-        looked_at.points, looked_at.points, torch.inf, AROUND + 1, looked_at.real
-    )
+    index, _, found = looked_at.searchable.nearest(looked_at.points, torch.inf, AROUND + 1)
     itself = torch.arange(index.shape[1], device=index.device)[:, None].expand_as(index)
     around = torch.where(found, index, itself)[..., 1:]
     about = torch.stack([best, mean, spread], dim=-1)
@@ -108,9 +133,7 @@ def land(here: View, there: View, T_there_here: Tensor) -> Landing:
     points = apply(T_there_here, here.looked_at.points.unsqueeze(1)).flatten(1, 2)  # (B, C S, 3)
     normals = (here.looked_at.normals.unsqueeze(1) @ R.transpose(-1, -2)).flatten(1, 2)
     surface = _on_surface(points, normals, there.surface)
-    index, distance2, paired = batched_radius_knn(
-        there.keypoints.points, points, NEAR, NEIGHBORS, there.keypoints.real
-    )
+    index, distance2, paired = there.keypoints.searchable.nearest(points, NEAR, NEIGHBORS)
     K = index.shape[-1]
     beside = _rows(there.keypoints.normals, index.flatten(1)).unflatten(1, (C * S, K))
     cosine = (normals.unsqueeze(2) * beside).sum(-1)
@@ -132,7 +155,7 @@ def land(here: View, there: View, T_there_here: Tensor) -> Landing:
     own = torch.cat(
         [
             (apart / REACH).clamp_max(2.0).unsqueeze(-1) / 2,
-            (apart < 2.0).to(apart).unsqueeze(-1),  # an inlier
+            (apart < INLIER_THRESHOLD).to(apart).unsqueeze(-1),
             best.expand(B, C, S, 1),
             ((best - mean) / (SPREADS * spread)).expand(B, C, S, 1),
             (SPREADS * spread).expand(B, C, S, 1),
@@ -143,9 +166,9 @@ def land(here: View, there: View, T_there_here: Tensor) -> Landing:
     return Landing(told, pairs * paired.unsqueeze(-1), paired)
 
 
-def _on_surface(points: Tensor, normals: Tensor, surface: Points) -> Tensor:
+def _on_surface(points: Tensor, normals: Tensor, surface: OrientedPoints) -> Tensor:
     """Return how points (B, Q, 3) lie to the surface next to them (B, Q, 7)."""
-    index, distance2, valid = batched_radius_knn(surface.points, points, REACH, 1, surface.real)
+    index, distance2, valid = surface.searchable.nearest(points, REACH, 1)
     index, distance2, near = index[..., 0], distance2[..., 0], valid[..., 0]
     apart = points - _rows(surface.points, index)
     other = _rows(surface.normals, index)
@@ -176,16 +199,17 @@ def evidence(source: View, target: View, candidates: Candidates) -> Findings:
     T = candidates.T_target_source
     valid = candidates.score >= 0
     score = candidates.score.clamp_min(0.0)
-    total = candidates.matches.clamp_min(1).unsqueeze(-1).to(score)
+    total = candidates.matches.clamp_min(1).to(score)
     sizes = [view.surface.real.sum(-1, keepdim=True).to(score) for view in (source, target)]
     poses = [
         score,
-        score / score.amax(-1, keepdim=True).clamp_min(1e-6),
+        score / candidates.best.clamp_min(1e-6),
         candidates.inliers.to(score).log1p() / 8,
         candidates.inliers / total,
         candidates.confident,
         (total.log1p() / 10).expand_as(score),
         ((sizes[0] * sizes[1]).log1p() / 20).expand_as(score),
+        torch.full_like(score, float(candidates.refined)),
     ]
     return Findings(
         (land(source, target, T), land(target, source, inverse(T))),

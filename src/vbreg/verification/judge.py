@@ -15,15 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.errors import FileFormatError
-from vbreg.estimation import squared_residuals
-from vbreg.frames import Matches
-from vbreg.matching import MatchedClouds, evenly
+from vbreg.estimation import Limits
+from vbreg.matching import DescribedCloud, MatchedClouds, evenly
+from vbreg.refinement import refined, with_fewer_points
+from vbreg.scale import INLIER_THRESHOLD
+from vbreg.solver import Solution
+from vbreg.surfaces import OrientedPoints, SurfacePair
 from vbreg.verification.evidence import (
     LOOKED_AT,
-    Candidates,
     Findings,
-    Points,
     View,
+    candidates_of,
     evidence,
     view,
 )
@@ -37,17 +39,102 @@ MIN_COSINE = 0.8  # of normals that agree: 37 degrees
 _copying = Lock()
 
 
-class Verdict(NamedTuple):
-    """Which candidate was chosen, and how far it can be trusted."""
+class SeenCloud(NamedTuple):
+    """One cloud of a pair as a judge sees it, in voxels."""
 
-    chosen: int
-    probabilities: tuple[float, ...]  # of each candidate to be right; they sum to one at most
-    overlap: float  # share of both clouds that lands on the other, normal upon normal
+    points: Tensor  # (1, n, 3) keypoints
+    normals: Tensor  # (1, n, 3)
+    descriptors: Tensor  # (1, n, D)
+    surface: Tensor  # (1, M, 3)
+    surface_normals: Tensor  # (1, M, 3)
+    surface_real: Tensor  # (1, M)
+    looked_at: Tensor  # (1, S) rows of the keypoints
+
+    @staticmethod
+    def of(cloud: DescribedCloud, surface: OrientedPoints, voxel_size: float) -> SeenCloud:
+        """Return a described cloud that has a surface."""
+        assert cloud.normals is not None, "a surface has normals"
+        rows = evenly(len(cloud), LOOKED_AT).to(cloud.points.device)
+        return SeenCloud(
+            cloud.points.float()[None] / voxel_size,
+            cloud.normals.float()[None],
+            F.normalize(cloud.descriptors.float(), dim=-1)[None],
+            surface.points,
+            surface.normals,
+            surface.real,
+            rows[None],
+        )
 
     @property
-    def probability(self) -> float:
-        """The probability of the chosen candidate to be right."""
-        return self.probabilities[self.chosen]
+    def keypoints(self) -> OrientedPoints:
+        """The keypoints; one that has no descriptor is not real."""
+        return OrientedPoints(self.points, self.normals, self.descriptors.any(-1))
+
+    @property
+    def on_surface(self) -> OrientedPoints:
+        """The points of the surface."""
+        return OrientedPoints(self.surface, self.surface_normals, self.surface_real)
+
+
+def _view(cloud: SeenCloud, surface: OrientedPoints, other: SeenCloud) -> View:
+    rows = cloud.looked_at[0]
+    return view(
+        cloud.keypoints, cloud.descriptors, surface, other.keypoints, other.descriptors, rows
+    )
+
+
+class Question(NamedTuple):
+    """All that a judge is asked about one pair, as tensors where the clouds are."""
+
+    source: SeenCloud
+    target: SeenCloud
+    moved: Tensor  # (1, R, 3) points of the source that a refinement moves
+    moved_normals: Tensor  # (1, R, 3)
+    moved_real: Tensor  # (1, R)
+    matched_source: Tensor  # (1, N, 3) in voxels
+    matched_target: Tensor  # (1, N, 3)
+    matched_real: Tensor  # (1, N)
+    crowd: Tensor  # (1, N) weights of the matches
+    confidence: Tensor  # (1, N)
+    T: Tensor  # (1, C, 4, 4) float64 in voxels: the candidates
+    valid: Tensor  # (1, C)
+
+    @staticmethod
+    def of(matched: MatchedClouds, surfaces: SurfacePair, solution: Solution) -> Question:
+        """Ask for the best of the candidates of a solution."""
+        device, size = surfaces.source.points.device, matched.scale.voxel_size
+        T, score, crowd, confidence = (
+            part.to(device, non_blocking=True)
+            for part in (
+                solution.candidates, solution.candidate_score, solution.crowd, solution.confidence
+            )
+        )  # fmt: skip
+        T = T.clone()
+        T[..., :3, 3] *= INLIER_THRESHOLD
+        moved = with_fewer_points(surfaces).source
+        return Question(
+            SeenCloud.of(matched.source, surfaces.source, size),
+            SeenCloud.of(matched.target, surfaces.target, size),
+            moved.points,
+            moved.normals,
+            moved.real,
+            surfaces.matched_source,
+            surfaces.matched_target,
+            surfaces.matched_real,
+            crowd,
+            confidence,
+            T,
+            score >= 0,
+        )
+
+
+class Verdict(NamedTuple):
+    """What a judge says, as tensors on the device."""
+
+    T: Tensor  # (4, 4) float64 in voxels: the pose chosen, as it became
+    probabilities: Tensor  # (C,) of each candidate to be right; they sum to one at most
+    chosen: Tensor  # ()
+    overlap: Tensor  # () share of both clouds that lands on the other, normal upon normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,34 +145,7 @@ class Judge:
     fingerprint: str | None = None
     _copies: dict[str, JudgeNetwork] = field(default_factory=dict, repr=False)  # by device
 
-    @torch.inference_mode()
-    def __call__(
-        self,
-        matched: MatchedClouds,
-        matches: Matches,  # of one problem, as the solver had them
-        T_local: Tensor,  # (C, 4, 4) in inlier thresholds
-        score: Tensor,  # (C,)
-        confidence: Tensor,  # (N,)
-    ) -> Verdict:
-        """Choose among candidates; there must be at least one."""
-        told = evidence_of(matched, matches, T_local, score, confidence)
-        network = self._on(told.poses.device)
-        found = network(told)
-        share = found.choice[0].softmax(-1)
-        chosen = share.argmax()
-        sure = network.calibrated(found.trust[0, chosen])
-        # What is left over goes to the others by their shares, to none more than its share allows.
-        left = (1 - sure) * share / (1 - share[chosen]).clamp_min(1e-9)
-        ratio = torch.minimum(left, sure * share / share[chosen])
-        ratio[chosen] = sure
-        overlap = _overlap(told, chosen)
-        # One copy from the device for all of it.
-        *probabilities, first, shared = torch.cat(
-            [ratio, torch.stack([chosen.to(sure), overlap])]
-        ).tolist()
-        return Verdict(int(first), tuple(probabilities), shared)
-
-    def _on(self, device: torch.device) -> JudgeNetwork:
+    def on(self, device: torch.device) -> JudgeNetwork:
         """Return the network on a device; a copy of it where it lies elsewhere."""
         key = str(device)
         with _copying:
@@ -97,63 +157,70 @@ class Judge:
             return self._copies[key]
 
 
-def can_judge(matched: MatchedClouds) -> bool:
-    """Tell whether both clouds have the surfaces that a judge looks at."""
-    return matched.source.surface is not None and matched.target.surface is not None
+def give_verdict(
+    network: JudgeNetwork,
+    question: Question,
+    *,
+    refine: bool = True,
+    limits: Limits | None = None,  # in inlier thresholds
+) -> Verdict:
+    """Choose a candidate, refine it on the clouds as far as allowed, and say how far to trust it.
 
-
-def evidence_of(
-    matched: MatchedClouds, matches: Matches, T_local: Tensor, score: Tensor, confidence: Tensor
-) -> Findings:
-    """Return what the clouds say of candidates, in voxels, on the device of the clouds."""
-    source, target = _views(matched)
-    points = matched.source.points
-    scale = matched.scale
-    ends = matches.source[0].to(points.device), matches.target[0].to(points.device)
-    T, score, sure = (part.to(points.device) for part in (T_local, score, confidence))
-    inliers = squared_residuals(T, *ends) < 1.0  # (C, N)
-    confident = (inliers * sure).sum(-1) / sure.sum().clamp_min(1e-6)
-    T = T.float().clone()
-    T[:, :3, 3] *= scale.inlier_threshold / scale.voxel_size
-    count = torch.tensor([len(matches)], device=points.device)
-    candidates = Candidates(
-        T[None], score[None].float(), inliers.sum(-1)[None], confident[None].float(), count
+    There must be at least one candidate. Nothing in between waits for the device.
+    """
+    source, target = question.source, question.target
+    on_target = target.on_surface
+    surfaces = SurfacePair(
+        OrientedPoints(question.moved, question.moved_normals, question.moved_real),
+        on_target,
+        question.matched_source,
+        question.matched_target,
+        question.matched_real,
     )
-    return evidence(source, target, candidates)
+    views = _view(source, source.on_surface, target), _view(target, on_target, source)
+    given = surfaces, question.crowd, question.confidence
+    candidates = candidates_of(question.T, *given, question.valid)
+    seen = network.look(evidence(*views, candidates))
+    share = network.judge(seen, question.valid).choice.softmax(-1)[0]
+    chosen = share.argmax(-1, keepdim=True)  # (1,)
+    T = question.T[0].index_select(0, chosen)
+    if refine:
+        T = refined_within(limits, surfaces, T)
+    final = candidates_of(T.unsqueeze(1), *given, best=candidates.best)
+    told = evidence(*views, final)
+    trust = network.judge_again(seen, question.valid, chosen, told)
+    probabilities = _shared_out(network.calibrated(trust), share, chosen)
+    return Verdict(T[0], probabilities, chosen[0], _overlap(told))
 
 
-def _views(matched: MatchedClouds) -> tuple[View, View]:
-    size = matched.scale.voxel_size
-    clouds = (matched.source, matched.target)
-    surfaces, keypoints, descriptors, rows = [], [], [], []
-    for cloud in clouds:
-        assert cloud.surface is not None, "ask can_judge first"
-        assert cloud.normals is not None, "a surface has normals"
-        surfaces.append(_points(*cloud.surface, size))
-        described = F.normalize(cloud.descriptors.float(), dim=-1)[None]
-        descriptors.append(described)
-        points = _points(cloud.points, cloud.normals, size)
-        keypoints.append(points._replace(real=described.any(-1)))
-        rows.append(evenly(len(cloud), LOOKED_AT).to(cloud.points.device))
-    return (
-        view(keypoints[0], descriptors[0], surfaces[0], keypoints[1], descriptors[1], rows[0]),
-        view(keypoints[1], descriptors[1], surfaces[1], keypoints[0], descriptors[0], rows[1]),
-    )
+def refined_within(limits: Limits | None, surfaces: SurfacePair, T: Tensor) -> Tensor:
+    """Return poses (1, 4, 4) in voxels refined on the clouds, as far as the limits allow."""
+    if limits is None:
+        return refined(surfaces, T)
+    limits = limits.to(T)
+    found = refined(surfaces, T, None if limits.R_upright is None else limits.up)
+    in_thresholds = found.clone()
+    in_thresholds[:, :3, 3] /= INLIER_THRESHOLD
+    return torch.where(limits.allow(in_thresholds)[:, None, None], found, T)
 
 
-def _points(points: Tensor, normals: Tensor, size: float) -> Points:
-    real = torch.ones(1, len(points), dtype=torch.bool, device=points.device)
-    return Points(points.float()[None] / size, normals.float()[None], real)
+def _shared_out(sure: Tensor, share: Tensor, chosen: Tensor) -> Tensor:
+    """Return the probability (C,) of each candidate from that of the chosen one (1,).
+
+    What is left over goes to the others by their shares (C,), to none more than its share allows.
+    """
+    of_chosen = share.index_select(0, chosen)
+    left = (1 - sure) * share / (1 - of_chosen).clamp_min(1e-9)
+    ratio = torch.minimum(left, sure * share / of_chosen)
+    return ratio.index_copy(0, chosen, sure)
 
 
-def _overlap(told: Findings, chosen: Tensor) -> Tensor:
+def _overlap(told: Findings) -> Tensor:
     """Return the share of the points looked at that land on a surface whose normal agrees."""
-    shares = [
-        ((side.points[0, chosen, :, 6] > 0) & (side.points[0, chosen, :, 5] > MIN_COSINE))
-        .float()
-        .mean()
-        for side in told.landings
-    ]
+    shares = []
+    for side, real in zip(told.landings, told.real, strict=True):
+        on = (side.points[0, 0, :, 6] > 0) & (side.points[0, 0, :, 5] > MIN_COSINE) & real[0]
+        shares.append(on.sum() / real.sum().clamp_min(1))
     return torch.stack(shares).mean()
 
 

@@ -69,6 +69,10 @@ class JudgeNetwork(nn.Module):
 
     def forward(self, evidence: Findings) -> Judgement:
         """Return what the evidence says of each candidate."""
+        return self.judge(self.look(evidence), evidence.valid)
+
+    def look(self, evidence: Findings) -> Tensor:
+        """Return what the evidence says of each candidate by itself (B, C, pose_width)."""
         sides = [
             self._side(landing, around, real)
             for landing, around, real in zip(
@@ -78,17 +82,29 @@ class JudgeNetwork(nn.Module):
         both = torch.cat(
             [sides[0] + sides[1], torch.maximum(sides[0], sides[1]), evidence.poses], dim=-1
         )
-        pose = F.relu(self.poses(both))  # (B, C, wide)
-        hidden = ~evidence.valid.unsqueeze(-1)
+        return F.relu(self.poses(both))
+
+    def judge(self, pose: Tensor, valid: Tensor) -> Judgement:
+        """Let candidates (B, C, pose_width), of which some are valid (B, C), hear of each other."""
+        hidden = ~valid.unsqueeze(-1)
         most = pose.masked_fill(hidden, 0.0).amax(1, keepdim=True)
-        count = evidence.valid.sum(1).clamp_min(1)[:, None, None]
+        count = valid.sum(1).clamp_min(1)[:, None, None]
         mean = pose.masked_fill(hidden, 0.0).sum(1, keepdim=True) / count
         among = torch.cat([pose, most.expand_as(pose), mean.expand_as(pose)], dim=-1)
         told = torch.cat([pose, F.relu(self.compare(among))], dim=-1)
-        choice = self.choice(told).squeeze(-1).masked_fill(~evidence.valid, -torch.inf)
+        choice = self.choice(told).squeeze(-1).masked_fill(~valid, -torch.inf)
         margin = _margins(choice.detach())
         trust = self.trust(torch.cat([told, margin], dim=-1)).squeeze(-1)
         return Judgement(choice, trust)
+
+    def judge_again(self, pose: Tensor, valid: Tensor, chosen: Tensor, refined: Findings) -> Tensor:
+        """Return the trust (B,) in the chosen candidates (B,) after they were refined.
+
+        `pose` and `valid` are of all candidates, `refined` is the evidence on the chosen (B, 1).
+        """
+        row = chosen[:, None, None].expand(-1, 1, pose.shape[-1])
+        again = self.judge(pose.scatter(1, row, self.look(refined)), valid)
+        return again.trust.gather(1, chosen.unsqueeze(1)).squeeze(1)
 
     def calibrated(self, trust: Tensor) -> Tensor:
         """Return the probability of a candidate to be right."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.backends.plain import Backend
-from vbreg.backends.triton import attention, ballots, layers, search
+from vbreg.backends.triton import attention, ballots, layers, nearest, search
 from vbreg.backends.triton.beta import coordinates
 from vbreg.backends.triton.branches import BranchesTogether, kept_alive, weights_state
 from vbreg.backends.triton.precision import rounded_products
@@ -181,6 +181,12 @@ class TritonBackend(Backend):
         points = coordinates(source, target)
         found = search.refine(*estimate, points, mask, rounds, SETTLED)
         return Estimate(*found)
+
+    def nearest(
+        self, points: Tensor, queries: Tensor, real: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        index, distance2 = nearest.search(points.float(), queries.float(), real, k)
+        return index, distance2.to(queries.dtype)
 
 
 def _inferred(x: Tensor) -> bool:
