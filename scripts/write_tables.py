@@ -39,6 +39,7 @@ from results import (
 ROOT = Path(__file__).parents[1]
 INDOOR_AND_KITTI = ("3dmatch_fpfh", "3dlomatch_fpfh", "kitti_fpfh")
 LEARNED = ("3dmatch_learned", "3dlomatch_learned", "kitti_learned")
+VERIFIED = ("3dmatch_learned", "3dlomatch_learned", "3dmatch_fpfh", "3dlomatch_fpfh")
 GROWTH_FROM = 5000  # matches; below, fixed costs hide how time grows
 
 
@@ -176,6 +177,36 @@ def descriptors(found: Results) -> str:
         name = BENCHMARKS[f"{data}_fpfh"]
         header += [f"{name}: right matches", f"poses ({pairs[data]} pairs)"]
     return table(header, body)
+
+
+def verified(found: Results) -> str:
+    """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
+    body = []
+    for benchmark in VERIFIED:
+        path = found.path("verified", benchmark, "summary.csv")
+        rows = {row["method"]: row for row in read_rows(path) if row["scene"] == "all"}
+        before, after = rows["vbreg:fast"], rows["register"]
+        dataset, _, descriptor = benchmark.partition("_")
+        title = {"3dmatch": "3DMatch", "3dlomatch": "3DLoMatch", "kitti": "KITTI"}[dataset]
+        errors = [
+            f"{scale * float(before[column]):.2f} -> {scale * float(after[column]):.2f}"
+            for column, scale in (("rotation_error", 1), ("translation_error", 100))
+        ]
+        rmse = " -> ".join(percent(row["rmse_recall"]) for row in (before, after))
+        body.append(
+            [
+                f"{title} ({after['pairs']} pairs), {descriptor.replace('fpfh', 'FPFH')}",
+                recall(before),
+                f"**{recall(after)}**",
+                lead(before, -1),
+                *errors,
+                rmse if "-" not in rmse.split(" -> ") else "-",
+            ]
+        )
+    header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
+    return table([*header, "RMSE protocol"], body) + made_by(
+        found.path("verified", VERIFIED[0], "summary.csv")
+    )
 
 
 def gpu_recall(found: Results) -> str:
@@ -470,6 +501,7 @@ TABLES: Mapping[str, Table] = {
     "leads": leads,
     "descriptors": descriptors,
     "gpu-recall": gpu_recall,  # table1/h200/recall.csv
+    "verified": verified,  # verified/*/summary.csv
     "kitti-scenes": partial(scenes, benchmark="kitti_fpfh"),
     "points": points,  # table2/table2.csv
     "fewest-points": fewest_points,

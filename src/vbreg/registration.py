@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -85,6 +86,7 @@ MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is sa
 OTHER_SIZES = (2.0, 0.5)  # of the estimated one, tried where its pose is not trusted
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
+BEYOND_DOUBT = 0.97  # probability from which on nobody asks whether the source is mirrored
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 RefineName: TypeAlias = Literal["icp", "none"]
@@ -143,6 +145,8 @@ def register(
 
     With `verify`, the best poses that the matches allow are laid upon the clouds, a judge chooses
     among them and tells `success_probability`; without, the matches alone decide, as in the paper.
+    A pose that is trusted but not beyond doubt is compared with what the mirror image of the source
+    gives, since a flipped axis is easily overlooked.
     `refine` says whether the chosen pose is then made exact on the clouds ('icp') or not ('none');
     left out, it is where it is verified.
 
@@ -166,18 +170,21 @@ def register(
     used, seen_from = model, viewpoint  # decided by now
     estimated = voxel_size is None and preset is None
 
-    def at(scale: Scale) -> Registration:
+    def at(scale: Scale, mirrored: bool = False) -> Registration:
+        ends = [(cloud, seen_from) for cloud in clouds]
+        if mirrored:
+            ends[0] = mirror_image(*ends[0])
         described = [
             describe(
                 cloud,
                 scale,
                 descriptor=compute,
                 keypoints=keypoints,
-                viewpoint=seen_from,
+                viewpoint=view,
                 device=used.device,
                 clock=clock,
             )
-            for cloud in clouds
+            for cloud, view in ends
         ]
         with clock("match"):
             matched = match_clouds(
@@ -189,7 +196,7 @@ def register(
             )
         return used.solve(
             matched,
-            constraints=constraints,
+            constraints=None if mirrored else constraints,
             verify=verify,
             refine=refine,
             seed=seed,
@@ -200,7 +207,9 @@ def register(
         )
 
     found = at(scale)
-    return _at_other_sizes(found, scale, at) if estimated else found
+    if estimated:
+        found = _at_other_sizes(found, scale, at)
+    return _unless_mirrored(found, lambda size: at(Scale(size), mirrored=True))
 
 
 def _at_other_sizes(
@@ -217,6 +226,42 @@ def _at_other_sizes(
         if (other.success_probability or 0.0) > found.success_probability:
             found = other
     return found
+
+
+def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:
+    """Return a cloud as it is in a mirror, and where the sensor is there."""
+    flip = np.array([-1.0, 1.0, 1.0])
+    points = cloud.points * torch.from_numpy(flip).to(cloud.points)
+    seen_from = viewpoint if isinstance(viewpoint, str) else np.asarray(viewpoint) * flip
+    return replace(cloud, points=points, origin=cloud.origin * flip), seen_from
+
+
+def _unless_mirrored(
+    found: Registration, in_a_mirror: Callable[[float], Registration]
+) -> Registration:
+    """Doubt a pose that is trusted, but not beyond doubt, if the mirror image fits as well.
+
+    Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
+    mirror image fits in its place, which is worth its time where the pose might be wrong at all.
+    """
+    p, size = found.success_probability, found.voxel_size
+    if p is None or size is None or not LIKELY <= p < BEYOND_DOUBT:
+        return found
+    try:
+        q = in_a_mirror(size).success_probability or 0.0
+    except VBRegError:  # too few matches
+        return found
+    odds, other = p / (1 - p), q / max(1 - q, 1e-9)
+    none = 1 / (1 + odds + other)  # the share of neither
+    return replace(
+        found,
+        success_probability=odds * none,
+        mirrored_probability=other * none,
+        alternatives=tuple(
+            replace(each, probability=each.probability * odds * none / p)
+            for each in found.alternatives
+        ),
+    )
 
 
 class VBReg:

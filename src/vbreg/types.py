@@ -143,6 +143,8 @@ class Registration:
     doubt: Uncertainty | Callable[[Registration], Uncertainty] | None = None
     # Of the pose to be right, as a judge says that looked at both clouds; None where none did.
     success_probability: float | None = None
+    # Of the source to be a mirror image of what the target shows; None where nobody asked.
+    mirrored_probability: float | None = None
     overlap: float | None = None  # share of both clouds that lands on the other, where judged
     alternatives: tuple[Alternative, ...] = ()  # the most probable first
 
@@ -238,6 +240,9 @@ def _reasons(result: Registration) -> Iterator[str]:
         yield f"what the scans share does not fix the pose: the source {free}"
     elif not result.fixed:
         yield "the matches do not fix all six degrees of freedom"
+    mirrored = result.mirrored_probability
+    if mirrored and mirrored > RIVAL * (result.success_probability or 0.0):
+        yield "the mirror image of the source fits as well: is one of its axes flipped?"
     if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
         share = 100 * result.overlap
         yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"

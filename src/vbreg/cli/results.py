@@ -64,6 +64,7 @@ def as_json(
         "target": str(target),
         "T_target_source": T.tolist(),
         "success_probability": result.success_probability,
+        "mirrored_probability": result.mirrored_probability,
         "verdict": result.verdict,
         "reasons": list(result.reasons),
         "overlap": result.overlap,
