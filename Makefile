@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 
 # Tests share the cores, so that each keeps to one of them.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
@@ -45,9 +45,13 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train]'
 	touch $@ $(VENV)/.installed
 
-.venv-baselines/.installed: pyproject.toml constraints.txt
+# It begins with what the other environment has, so that torch is not installed twice.
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+.venv-baselines/.installed: $(VENV)/.installed-dev
 	$(PYTHON) -m venv .venv-baselines
-	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines,io,mesh]'
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" \
+		> "$$(.venv-baselines/bin/python -c '$(SITE)')/other_environment.pth"
+	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt '.[baselines]'
 	touch $@
 
 clean:
