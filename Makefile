@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Modules are compiled when they are first loaded: most of torch's never are.
+QUICK_INSTALL := pip install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: demo test check coverage tables test-baselines clean
 
@@ -42,7 +44,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train]'
 	touch $@ $(VENV)/.installed
 
 # It begins with what the other environment has, so that torch is not installed twice.
@@ -51,7 +53,7 @@ SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 	$(PYTHON) -m venv .venv-baselines
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" \
 		> "$$(.venv-baselines/bin/python -c '$(SITE)')/other_environment.pth"
-	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt '.[baselines]'
+	.venv-baselines/bin/python -m $(QUICK_INSTALL) --editable '.[baselines]'
 	touch $@
 
 clean:
