@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Modules are compiled when they are first loaded: most of torch's never are.
+QUICK_INSTALL := pip install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: demo test check coverage tables test-baselines clean
 
@@ -10,7 +12,7 @@ demo: $(VENV)/.installed
 
 # Tests share the cores, so that each keeps to one of them.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
@@ -42,12 +44,16 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train]'
 	touch $@ $(VENV)/.installed
 
-.venv-baselines/.installed: pyproject.toml constraints.txt
+# It begins with what the other environment has, so that torch is not installed twice.
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+.venv-baselines/.installed: $(VENV)/.installed-dev
 	$(PYTHON) -m venv .venv-baselines
-	.venv-baselines/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,baselines,io,mesh]'
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" \
+		> "$$(.venv-baselines/bin/python -c '$(SITE)')/other_environment.pth"
+	.venv-baselines/bin/python -m $(QUICK_INSTALL) --editable '.[baselines]'
 	touch $@
 
 clean:

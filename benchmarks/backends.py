@@ -341,7 +341,7 @@ def main() -> None:
             flush=True,
         )
         if options.output:
-            with (options.output / "backends.csv").open("w", newline="") as file:
+            with (options.output / "backends.csv").open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])
     if options.output:
         print(f"wrote {options.output / 'backends.csv'}")

@@ -34,7 +34,7 @@ def poses(path: Path) -> tuple[str, dict[str, torch.Tensor]]:
 
 
 def right(output: Path, method: str) -> dict[str, bool]:
-    with (output / "poses.csv").open(newline="") as file:
+    with (output / "poses.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["method"] == method]
     return {row["pair"]: row["success"] == "1" for row in rows}
 

@@ -104,7 +104,7 @@ def main() -> None:
         print("  ".join(f"{k} {v}" for k, v in line._asdict().items()), flush=True)
         rows.append(line)
         if options.output:
-            with options.output.open("w", newline="") as file:
+            with options.output.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(Line._fields)
                 writer.writerows(rows)

@@ -264,7 +264,7 @@ def main() -> None:
         print("| " + " | ".join(map(str, line)) + " |")
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        with options.output.open("w", newline="") as file:
+        with options.output.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(Line._fields)
             writer.writerows(rows)

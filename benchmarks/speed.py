@@ -368,7 +368,7 @@ def plot_growth(rows: Sequence[Row], path: Path) -> None:
 
 def write(output: Path, name: str, title: str, rows: Sequence[Row]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with (output / f"{name}.csv").open("w", newline="") as file:
+    with (output / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -419,7 +419,7 @@ def main() -> None:
     run = describe_run(settings, command, [device_name(device)])
     about = machine(run)
     record = options.output / "run.json"
-    runs = json.loads(record.read_text()) if record.exists() else {}
+    runs = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     peers = ", ".join(METHODS[p].title for p in PEERS if available(p))
     parts = [f"# Speed\n\n{len(problems)} pairs of 3DMatch with FPFH, {about}. Peers: {peers}.\n"]
     for name in options.only.split(","):
@@ -427,8 +427,9 @@ def main() -> None:
         rows = table()
         parts.append(write(options.output, name, title, rows))
         runs[name] = run
-        record.write_text(json.dumps(runs, indent=2) + "\n")
-        (options.output / "speed.md").write_text("\n".join([*parts, f"Made by `{command}`.\n"]))
+        record.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
+        page = "\n".join([*parts, f"Made by `{command}`.\n"])
+        (options.output / "speed.md").write_text(page, encoding="utf-8")
         if name == "growth":
             plot_growth(rows, options.output / "growth.png")
 

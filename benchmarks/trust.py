@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="write every outcome to this CSV file")
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
-    rows = arguments.rows.open("w", newline="") if arguments.rows else None
+    rows = arguments.rows.open("w", encoding="utf-8", newline="") if arguments.rows else None
     if rows:
         csv.writer(rows).writerow(Outcome._fields)
     options = {"descriptor": arguments.descriptor, "device": arguments.device}

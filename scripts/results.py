@@ -61,7 +61,7 @@ class Run:
 def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         raise ResultsError(f"no file {path}: run the benchmark that writes it")
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -72,13 +72,13 @@ def read_run(path: Path) -> Run:
     """
     about = path.parent / "run.json"
     if about.exists():
-        found = json.loads(about.read_text())
+        found = json.loads(about.read_text(encoding="utf-8"))
         found = found.get(path.stem, found)
         if "command" in found:
             return Run(found["command"], found.get("device"), found.get("commit") or None)
     for name in (f"{path.stem}.md", "report.md", "speed.md"):
         if (page := path.parent / name).exists():
-            return _run_on_page(page.read_text(), read_rows(path))
+            return _run_on_page(page.read_text(encoding="utf-8"), read_rows(path))
     return Run()
 
 

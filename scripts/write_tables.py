@@ -584,8 +584,8 @@ def main() -> int:
     status = 0
     try:
         for path in documents(options.root):
-            name = str(path.relative_to(options.root))
-            text, differ = rewritten(path.read_text(), name, found)
+            name = path.relative_to(options.root).as_posix()
+            text, differ = rewritten(path.read_text(encoding="utf-8"), name, found)
             for table_name in differ:
                 if options.check:
                     print(f"{name}: table {table_name!r} is out of date: run `make tables`")
@@ -593,7 +593,7 @@ def main() -> int:
                 else:
                     print(f"{name}: table {table_name!r} written")
             if differ and not options.check:
-                path.write_text(text)
+                path.write_text(text, encoding="utf-8")
     except ResultsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

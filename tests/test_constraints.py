@@ -201,8 +201,8 @@ def test_every_backend_keeps_to_what_is_known(
     from vbreg.voting import VotingConfig
 
     network = small_network.to(form.device, form.dtype)
-    solver = Solver(network, VotingConfig(min_seeds=40, set_size=10))
-    matched = two_answers(FAR, NEAR, many=60, few=40)
+    solver = Solver(network, VotingConfig(min_seeds=16, set_size=8))
+    matched = two_answers(FAR, NEAR, many=28, few=20)
     constraints = Constraints.of(gravity="z", max_translation=1.0)
     assert constraints is not None
     matches = matched.matches()
@@ -266,12 +266,11 @@ def test_ignored_points_are_as_if_they_were_not_there(model: VBReg) -> None:
     mask = np.arange(len(source) + 500) >= len(source)
     plain = found(model, source, target)
     whole = np.concatenate([source, junk])
-    for ignore in ((mask, None), (torch.from_numpy(mask), None), (lambda p: p[:, 0] > 9, None)):
+    nothing = torch.zeros(len(target), dtype=torch.bool)
+    for ignore in ((mask, None), (lambda p: p[:, 0] > 9, nothing)):
         result = found(model, whole, target, ignore=ignore)
         np.testing.assert_array_equal(result.T_target_source, plain.T_target_source)
         assert result.points_read == (len(whole), len(target))
-    both = found(model, whole, target, ignore=lambda points: (points > 9.5).all(axis=1))
-    np.testing.assert_array_equal(both.T_target_source, plain.T_target_source)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_bound_stays_below_the_likelihood(likelihood: losses.Likelihood, ste
 
 def test_the_posterior_knows_more_than_the_prior() -> None:
     """Labels that geometry does not show: only the pass that is told them can predict them."""
-    network = trained(CONFIG, 300)
+    network = trained(CONFIG, 160)
     x, y, _ = inputs(30)
     generator = torch.Generator().manual_seed(2)
     labels = torch.rand(1, 30, generator=generator) < 0.5

@@ -39,7 +39,7 @@ def said(form: Form, network: Network, *ends: torch.Tensor, **rest: torch.Tensor
     return found
 
 
-@pytest.mark.parametrize("n", [1, 3, 39, 200])
+@pytest.mark.parametrize("n", [1, 3, 39, 130])  # the last needs several tiles
 def test_any_number_of_correspondences(form: Form, small_network: Network, n: int) -> None:
     output = said(form, small_network, *inputs(n))
     assert output.logits.shape == (1, n)

@@ -256,6 +256,37 @@ def test_the_law_lets_other_things_be(text: str) -> None:
     assert not device_tests(text)
 
 
+# --- files are read alike on every system
+
+
+def unnamed_encodings(text: str) -> list[str]:
+    """Calls that read or write text in whatever code the system prefers."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        given = {keyword.arg for keyword in node.keywords}
+        reads = node.func.attr == "read_text" and not node.args
+        writes = node.func.attr == "write_text" and len(node.args) == 1
+        opens = node.func.attr == "open" and "newline" in given
+        if (reads or writes or opens) and "encoding" not in given:
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_text_files_name_their_encoding() -> None:
+    folders = [SOURCE, ROOT / "scripts", ROOT / "benchmarks", ROOT / "examples"]
+    for path in [path for folder in folders for path in folder.rglob("*.py")]:
+        assert not unnamed_encodings(path.read_text(encoding="utf-8")), path
+
+
+def test_the_law_sees_unnamed_encodings() -> None:
+    for text in ("p.read_text()", "(a / b).write_text(x)", "p.open('w', newline='')"):
+        assert unnamed_encodings(text) == [text]
+    for text in ("p.read_text(encoding='utf-8')", "p.open('rb')", "read_text(path)"):
+        assert not unnamed_encodings(text)
+
+
 # --- one place for a length, one meaning for a name
 
 

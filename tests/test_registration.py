@@ -47,9 +47,9 @@ def estimate(model: VBReg, problem: Problem, **options: object) -> Registration:
     return model.estimate(problem.source, problem.target, inlier_threshold=TAU, **options)  # type: ignore[arg-type]
 
 
-def surface(count: int = 3000, seed: int = 0) -> np.ndarray:
-    """Three bumpy walls of a corner, of 2 m."""
-    points = np.random.default_rng(seed).random((count, 3)) * [2.0, 1.5, 1.0]
+def surface(count: int = 2000, seed: int = 0) -> np.ndarray:
+    """Three bumpy walls of a corner, of 1.6 m."""
+    points = np.random.default_rng(seed).random((count, 3)) * [1.6, 1.2, 0.8]
     for axis, rows in enumerate(np.array_split(np.arange(count), 3)):
         points[rows, axis] = 0.1 * np.sin(5 * points[rows].sum(axis=1))
     return points
@@ -179,12 +179,11 @@ def test_coordinates_like_utm_lose_nothing(model: VBReg, problem: Problem) -> No
     np.testing.assert_array_equal(far.correspondences.source, problem.source + EAST)
 
 
-@pytest.mark.parametrize("ends", ["source", "target", "both"])
-def test_clouds_far_away_have_the_same_pose(fast: VBReg, ends: str) -> None:
-    """`register` with either cloud millions of metres from its origin."""
+def test_clouds_far_away_have_the_same_pose(fast: VBReg) -> None:
+    """`register` with both clouds millions of metres from their origins, in opposite directions."""
     source, target = surface(), move(motion(1), surface(seed=1))
     near = register(source, target, voxel_size=0.1, model=fast)
-    shift = {"source": (1, 0), "target": (0, 1), "both": (1, -1)}[ends]
+    shift = 1, -1
     far = register(source + shift[0] * EAST, target + shift[1] * EAST, voxel_size=0.1, model=fast)
     moved = far.apply_to(source + shift[0] * EAST) - shift[1] * EAST
     assert np.abs(moved - near.apply_to(source)).max() < 1e-5
@@ -506,12 +505,11 @@ def test_weights_may_be_a_file(tmp_path: Path) -> None:
     copy = tmp_path / "mine.safetensors"
     copy.write_bytes(path.read_bytes())
     cloud = surface()
-    named, *filed = (
+    named, filed = (
         register(cloud, cloud, voxel_size=0.1, weights=weights, device="cpu")
-        for weights in ("fast", copy, str(copy))
+        for weights in ("fast", str(copy))
     )
-    for result in filed:
-        np.testing.assert_array_equal(result.confidence, named.confidence)
+    np.testing.assert_array_equal(filed.confidence, named.confidence)
     with pytest.raises(FileFormatError, match=r"no weights at .*none"):
         register(cloud, cloud, voxel_size=0.1, weights=tmp_path / "none.safetensors")
 
@@ -568,7 +566,7 @@ def test_more_matches_than_memory_holds_are_thinned(
 def test_more_matches_of_clouds_than_memory_holds_are_thinned(
     small_network: VariationalNonLocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = np.random.default_rng(0).random((3000, 3))
+    cloud = np.random.default_rng(0).random((1500, 3))
     model = VBReg(small_network)
     whole = register(cloud, cloud, voxel_size=0.05, model=model)
     assert not whole.memory_limited
@@ -751,7 +749,7 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
         return replace(found, success_probability=trust[len(tried) - 1])
 
     monkeypatch.setattr(registration.VBReg, "solve", solved)
-    some = source.points[::4], target.points[::4]
+    some = source.points[::8], target.points[::8]
     found = registration.register(*some, device="cpu")
     first = tried[0]
     assert tried == pytest.approx([first, 2 * first, first / 2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from vbreg.geometry import random_rotation
 from vbreg.solver import Solution, Solver
 from vbreg.voting import VotingConfig
 
-VOTING = VotingConfig(min_seeds=12, set_size=10)
+VOTING = VotingConfig(min_seeds=6, set_size=10)  # each seed is a program to interpret
 CLOSE = 1e-5  # of poses, in the unit of the points
 
 
@@ -115,7 +116,7 @@ def test_more_seeds_than_needed_change_nothing(
 ) -> None:
     """A recording is made for the largest number that a bucket may need."""
     matches, asked = matches_of(easy), plainly_solved
-    known = solved(form, matches, most_seeds=20)
+    known = solved(form, matches, most_seeds=8)
     assert abs(pose_of(matches, asked) - pose_of(matches, known)).max() < CLOSE
 
 
@@ -127,7 +128,7 @@ def test_features_that_say_nothing_leave_the_votes_to_geometry(form: Form, easy:
 
 
 def test_attention_may_vote_in_the_whole_run(form: Form, easy: Problem) -> None:
-    voting = VotingConfig(min_seeds=12, set_size=10, attention_voters=True)
+    voting = replace(VOTING, attention_voters=True)
     matches = matches_of(easy)
     found = solved(form, matches, solver_of(form, voting))
     assert abs(pose_of(matches, found) - easy.T).max() < 0.02
@@ -170,9 +171,9 @@ def test_stages_are_named_in_their_order(easy: Problem) -> None:
 def test_candidates_begin_with_the_best_and_differ(
     form: Form, plainly_solved: Solution, easy: Problem
 ) -> None:
-    found = solved(form, matches_of(easy), candidates=6)
+    found = solved(form, matches_of(easy), candidates=4)
     torch.testing.assert_close(found.T, plainly_solved.T)
-    assert found.candidates.shape == (1, 6, 4, 4)
+    assert found.candidates.shape == (1, 4, 4, 4)
     torch.testing.assert_close(found.candidates[:, 0], found.T)
     there = found.candidate_score[0] >= 0
     assert bool(there[0])

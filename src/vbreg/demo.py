@@ -22,6 +22,8 @@ def load() -> tuple[PointCloud, PointCloud, Float64]:
         raise FileFormatError(
             f"no demo scans in {DEMO_FOLDER}: the installation is incomplete; reinstall vbreg"
         )
-    T_target_source = np.array(json.loads(pose.read_text())["T_target_source"], dtype=np.float64)
+    T_target_source = np.array(
+        json.loads(pose.read_text(encoding="utf-8"))["T_target_source"], dtype=np.float64
+    )
     source, target = (io.read(DEMO_FOLDER / f"demo_{role}.ply") for role in ("source", "target"))
     return source, target, T_target_source

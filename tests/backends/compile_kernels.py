@@ -1,6 +1,8 @@
 """Compile every kernel for a GPU that need not be there, and print the shared memory of each.
 
-    python tests/backends/compile_kernels.py 90        # the compute capability times ten
+    python tests/backends/compile_kernels.py 90 89     # compute capabilities times ten
+
+Kernels without matrix products compile to the same for all of these, and do so for the first alone.
 
 Run by test_triton.py in a process of its own, since kernels are interpreted in that of the tests.
 """
@@ -155,10 +157,19 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
 ]
 
 
-def shared_memory(capability: int) -> dict[str, int]:
+# Products run on tensor cores, which differ between generations of GPUs.
+WITHOUT_PRODUCTS = (
+    *(attention._join, ballots._elect),
+    *(search._fit, search._score, search._refine, search._suppress, search._crowd),
+)
+
+
+def shared_memory(capability: int, *, products_only: bool) -> dict[str, int]:
     """Bytes of each kernel by its name."""
     found = {}
     for kernel, types, constants, options in KERNELS:
+        if products_only and kernel in WITHOUT_PRODUCTS:
+            continue
         names = kernel.arg_names
         signature = {name: types.get(name, "constexpr") for name in names}
         missing = [n for n in names if signature[n] == "constexpr" and n not in constants]
@@ -180,4 +191,11 @@ def shared_memory(capability: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(shared_memory(int(sys.argv[1]))))
+    print(
+        json.dumps(
+            {
+                capability: shared_memory(int(capability), products_only=k > 0)
+                for k, capability in enumerate(sys.argv[1:])
+            }
+        )
+    )

@@ -10,10 +10,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import cKDTree
 
 from tests.scripts.helpers import load
 from vbreg import demo, io
 from vbreg.metrics import overlap
+from vbreg.simulator.depth_camera import random_trajectory, sample_surface
+from vbreg.simulator.rooms import make_room
 from vbreg.types import Float64
 
 FILES = ("demo_source.ply", "demo_target.ply", "demo_pose.json")
@@ -60,33 +63,31 @@ def test_the_shipped_files_are_of_one_pair(script: ModuleType) -> None:
     np.testing.assert_array_equal(T, truth["T_target_source"])
 
 
-def test_the_script_makes_the_shipped_pair(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the byte on the machine that it was made on; another one may round a point away."""
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(sys, "argv", ["make_demo_pair.py", "--output", str(tmp_path / "new")])
-    try:
-        script.main()
-    finally:
-        torch.set_num_threads(threads)
-    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == sorted(FILES)
-    check(tmp_path / "new", script)
-    made, shipped = (
-        json.loads((folder / "demo_pose.json").read_text())
-        for folder in (tmp_path / "new", script.DATA)
-    )
-    np.testing.assert_allclose(made.pop("T_target_source"), shipped.pop("T_target_source"))
-    assert made.pop("overlap") == pytest.approx(shipped.pop("overlap"), abs=1e-3)
-    assert made == shipped
-    same = torch.eye(4, dtype=torch.float64)
-    for name in FILES[:2]:
-        new, old = (
-            torch.from_numpy(io.read(folder / name).points)
-            for folder in (tmp_path / "new", script.DATA)
-        )
-        assert overlap(new, old, same, 1e-4) > 0.99
-        assert overlap(old, new, same, 1e-4) > 0.99
+def test_the_shipped_pair_is_of_the_scripts_room(script: ModuleType) -> None:
+    """From one of the script's stands both clouds lie on the surfaces of the seed's room.
+
+    Which two scans are taken hangs on the last digit of a float, which differs between processors.
+    """
+    truth = json.loads((script.DATA / "demo_pose.json").read_text(encoding="utf-8"))
+    generator = np.random.default_rng(truth["seed"])
+    scene = sample_surface(make_room(script.KIND, generator), generator)
+    surface = cKDTree(scene.points[::4].numpy())
+    source, target, T = demo.load()
+    focus, trajectory = np.median(scene.coarse, axis=0), None
+    off = []
+    for _ in range(script.TRIES):
+        trajectory = random_trajectory(scene, generator, focus, trajectory, script.FRAMES)
+        worst = 0.0
+        for points, T_world_points in (
+            (target.points, trajectory[0]),
+            (source.points, trajectory[0] @ T),
+        ):
+            world = points[::20] @ T_world_points[:3, :3].T + T_world_points[:3, 3]
+            worst = max(worst, float(np.quantile(surface.query(world)[0], 0.9)))
+        off.append(worst)
+        if worst < 0.03:
+            break
+    assert min(off) < 0.03 < 3 * 0.03 < sorted(off)[1]  # metres; other stands do not fit at all
 
 
 def scan(*_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:

@@ -24,7 +24,7 @@ from vbreg.simulator.relief import random_waves
 from vbreg.simulator.viewpoints import random_stand
 
 MADE_UP = [kind for kind in PLACE_KINDS if kind != MESH]
-SEEDS = {"room_camera": 3, "street_car": 1}  # of places that are soon made
+SEEDS = {"room_camera": 3, "building_lidar": 2, "street_car": 1}  # of places that are soon made
 
 
 @pytest.fixture(scope="module")
@@ -84,26 +84,47 @@ def test_scans_have_their_shape_and_density(kind: str, places: dict[str, Place])
         assert len(cells) > 0.7 * len(scan.points)  # one point for each half voxel
 
 
+def offset(points: np.ndarray, surface: cKDTree, size: float) -> float:
+    """The median distance of points to the planes of the three nearest, in voxels."""
+    distance, index = surface.query(points, k=3)
+    near = distance[:, 2] < 3 * size
+    p, q = points[near], surface.data[index[near]]  # (K, 3), (K, 3, 3)
+    normal = np.cross(q[:, 1] - q[:, 0], q[:, 2] - q[:, 0])
+    length = np.linalg.norm(normal, axis=-1)
+    flat = length > 0.05 * size**2
+    return float(np.median(np.abs(((p - q[:, 0]) * normal).sum(-1)[flat]) / length[flat])) / size
+
+
+def offsets(world: list[np.ndarray], size: float) -> np.ndarray:
+    """Of each pair that overlaps: the offset as it is, and the mean of six, a voxel aside."""
+    aside = size * np.concatenate([np.eye(3), -np.eye(3)])
+    trees = [cKDTree(points) for points in world]
+    found = []
+    for i, j in combinations(range(len(world)), 2):
+        some = world[i][:: 1 + len(world[i]) // 500]
+        if np.mean(trees[j].query(some)[0] < size) > 0.3:
+            moved = [offset(some + shift, trees[j], size) for shift in aside]
+            found.append((offset(some, trees[j], size), np.mean(moved)))
+    return np.array(found)
+
+
 @pytest.mark.parametrize("kind", MADE_UP)
 def test_scans_agree_under_their_poses(kind: str, places: dict[str, Place]) -> None:
-    """What two scans share lies on the same surfaces, to well below a voxel."""
+    """What two scans share lies on the same surfaces, to well below a voxel.
+
+    A few rings far apart, as of "building_lidar" with seed 2, show this in most pairs but not in
+    all, since the nearest points may be of another surface. Such a pair, too, agrees better where
+    it is than a voxel aside; and if every scan is a voxel off, most pairs disagree.
+    """
     place = places[kind]
     world = [in_world(scan) for scan in place.scans]
-    medians = []
-    for a, b in combinations(world, 2):
-        distance, index = cKDTree(b).query(a[::5], k=3)
-        if np.mean(distance[:, 0] < place.voxel_size) < 0.3:
-            continue
-        near = distance[:, 2] < 3 * place.voxel_size
-        p, q = a[::5][near], b[index[near]]  # (K, 3), (K, 3, 3)
-        normal = np.cross(q[:, 1] - q[:, 0], q[:, 2] - q[:, 0])
-        length = np.linalg.norm(normal, axis=-1)
-        flat = length > 0.05 * place.voxel_size**2
-        off = np.abs(((p - q[:, 0]) * normal).sum(-1)[flat]) / length[flat]
-        medians.append(np.median(off))
-    assert medians
-    assert max(medians) < 0.5 * place.voxel_size
-    assert np.median(medians) < 0.35 * place.voxel_size
+    here, aside = offsets(world, place.voxel_size).T
+    assert np.median(here) < 0.35
+    assert (here / aside).max() < 0.9
+    directions = np.random.default_rng(3).normal(size=(len(world), 3))
+    directions *= place.voxel_size / np.linalg.norm(directions, axis=1, keepdims=True)
+    wrong = [points + shift for points, shift in zip(world, directions, strict=True)]
+    assert np.median(offsets(wrong, place.voxel_size)[:, 0]) > 0.35
 
 
 def test_a_place_follows_from_kind_and_seed(places: dict[str, Place]) -> None:

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.training.test_ready_places import SCALE, scans, write_scene
 from vbreg.descriptors.learned import load_descriptor
 from vbreg.descriptors.prepared import Prepared
 from vbreg.errors import VBRegError
-from vbreg.training import descriptor_loss
+from vbreg.training import descriptor_loss, journal
 from vbreg.training.config import OptimizerConfig
 from vbreg.training.descriptor_config import (
     DescriptorTrainConfig,
@@ -23,6 +24,7 @@ from vbreg.training.loop import WEIGHTS_FILE
 from vbreg.training.places import PlacesConfig
 from vbreg.training.places_run import Places
 from vbreg.training.ready_places import ReadyPlace, prepared, ready_place, to_arrays
+from vbreg.training.stream import Stream
 
 CPU = torch.device("cpu")
 CONFIG = DescriptorTrainConfig(
@@ -101,6 +103,21 @@ def test_the_oldest_place_goes_and_one_without_pairs_does_not_come(
     for kind in "abc":
         places.add(replace(place, kind=kind))
     assert [held.kind for held in places.held] == ["b", "c"]
+
+
+def test_places_without_pairs_are_not_waited_for_without_end(
+    place: ReadyPlace[Prepared], tmp_path: Path
+) -> None:
+    """Each third place has pairs: enough to begin with; a stream of others is an error."""
+    barren = replace(place, pairs=())
+    run = DescriptorRun(replace(CONFIG, places_first=2), CPU)
+    with journal.opened(tmp_path, None, quiet=True) as notes:
+        some = Stream(lambda k: barren if k % 3 else place, workers=0)
+        run._take_in_first(some, math.inf, notes)
+        assert (len(run.places.held), run.state.places) == (2, 4)
+        run.places.held.clear()
+        with pytest.raises(VBRegError, match="of 20 places in a row none has two scans"):
+            run._take_in_first(Stream(lambda k: barren, workers=0), math.inf, notes)
 
 
 def test_every_other_pair_overlaps_little(place: ReadyPlace[Prepared]) -> None:

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
-from tests.training.test_ready_places import write_scene
+from tests.training.test_ready_places import SCALE, scans, write_scene
 from vbreg import io
 from vbreg.errors import VBRegError
+from vbreg.simulator.places import MESH, Place, PosedScan
+from vbreg.training import places
 from vbreg.training.comparison import (
     Comparison,
     DescriptorScore,
@@ -15,6 +18,7 @@ from vbreg.training.comparison import (
     held_out_pairs,
 )
 from vbreg.training.own_scans import prepare_scans
+from vbreg.training.places import PlacesConfig
 from vbreg.types import PointCloud
 
 
@@ -96,6 +100,26 @@ def test_meshes_are_copied_and_checked(tmp_path: Path) -> None:
     (tmp_path / "in" / "c.ply").unlink()
     with pytest.raises(VBRegError, match="holds pcd: expected the arrays vertices"):
         prepare_scans(tmp_path / "in", tmp_path / "out", say=said.append)
+
+
+def test_meshes_are_scanned_for_pairs_to_compare_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here by a scanner that always brings the same three scans of a corner."""
+    parts = [PosedScan(s.points.astype(np.float32), s.T_world_scan, None) for s in scans(3)]
+    place = Place(MESH, 0, SCALE.voxel_size, tuple(parts))
+    monkeypatch.setattr(places, "make_place", lambda kind, seed, mesh: place)
+    (tmp_path / "room.npz").touch()
+    config = PlacesConfig(kinds=(MESH,), weights=(1.0,), meshes=tmp_path, held_out=2)
+    found = held_out_pairs(config)
+    assert [pair.name for pair, _ in found] == [
+        f"mesh-{k}/{i}-{j}" for k in range(2) for i, j in ((0, 1), (0, 2), (1, 2))
+    ]
+    for pair, scale in found:
+        assert scale == SCALE
+        T = pair.T_target_source
+        moved = pair.source @ T[:3, :3].T + T[:3, 3]  # each part holds the ones before it
+        assert cKDTree(pair.target).query(moved)[0].max() < 1e-5
 
 
 def test_better_means_more_right_matches_and_no_fewer_poses() -> None:

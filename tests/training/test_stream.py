@@ -31,8 +31,13 @@ def threads(count: int, context: Any, initializer: Callable[[], None]) -> Thread
     return ThreadPoolExecutor(count)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_results_come_in_order_and_an_error_where_it_is_taken(workers: int) -> None:
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_results_come_in_order_and_an_error_where_it_is_taken(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, in another one, and in two threads of which one overtakes the other."""
+    if workers == 2:
+        monkeypatch.setattr("vbreg.training.stream.ProcessPoolExecutor", threads)
     with Stream(double, workers, first=5) as stream:
         assert [stream.take() for _ in range(6)] == [10, 12, 14, 16, 18, 20]
         with pytest.raises(ValueError, match="eleven is too many"):

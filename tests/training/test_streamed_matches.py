@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.training.helpers import NETWORK
-from tests.training.test_ready_places import SCALE, scans
+from tests.training.test_ready_places import SCALE, scans, write_scene
 from vbreg.errors import VBRegError
 from vbreg.training import TrainConfig, train
 from vbreg.training.config import DataConfig, read_config
@@ -22,8 +22,9 @@ from vbreg.training.stream import Stream
 from vbreg.training.streamed_matches import StreamedMatches, held_out_sets, open_streamed_matches
 
 CPU = torch.device("cpu")
+PLACES = PlacesConfig(kinds=("fragments",), weights=(1.0,), workers=0, held_out=1)
 DATA = DataConfig(
-    places=PlacesConfig(kinds=("object_turntable",), weights=(1.0,), workers=0, held_out=1),
+    places=PLACES,
     places_first=1,
     places_held=2,
     sizes=(64,),
@@ -105,9 +106,11 @@ def test_sets_to_look_at_have_both_kinds(place: ReadyPlace[DescribedScan]) -> No
         assert s.labels.any()
 
 
-def test_a_whole_run_from_the_simulator_to_weights(tmp_path: Path) -> None:
+def test_a_whole_run_from_scans_to_weights(tmp_path: Path) -> None:
+    write_scene(tmp_path / "scans" / "corner", 2)
+    data = replace(DATA, places=replace(PLACES, fragments=tmp_path / "scans"))
     config = TrainConfig(
-        steps=2, precision="fp32", log_every=1, validate_every=2, data=DATA, network=NETWORK
+        steps=2, precision="fp32", log_every=1, validate_every=2, data=data, network=NETWORK
     )
     assert train(config, tmp_path, quiet=True).exists()
     assert [record["step"] for record in read_log(tmp_path, "train")] == [1, 2]

@@ -140,7 +140,7 @@ def free_memory(device: torch.device) -> int:
             return free
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ASSUMED_FREE
     sizes = dict(line.split(":", 1) for line in lines)
@@ -161,7 +161,7 @@ def start_peak(device: torch.device, *, give_back: bool = False) -> float | None
         with contextlib.suppress(OSError, AttributeError):  # glibc has it, others do not
             ctypes.CDLL("libc.so.6").malloc_trim(0)
     try:
-        RESET.write_text("5")
+        RESET.write_text("5", encoding="utf-8")
     except OSError:
         return None
     return _status("VmRSS:") if STATUS.exists() else None
@@ -176,7 +176,7 @@ def peak(device: torch.device) -> float:
 
 def _status(name: str) -> float:
     """Return the megabytes of a line of /proc/self/status, which counts in kB."""
-    for line in STATUS.read_text().splitlines():
+    for line in STATUS.read_text(encoding="utf-8").splitlines():
         if line.startswith(name):
             return float(line.split()[1]) / 1024
     return float("nan")

@@ -98,7 +98,8 @@ def unpack(text: str, count: int) -> Bool:
 
 def _write_line(path: Path, value: dict[str, Any]) -> None:
     line = (json.dumps(value) + "\n").encode()
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    as_it_is = getattr(os, "O_BINARY", 0)  # Windows would end the line in another way
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | as_it_is, 0o644)
     try:
         os.write(handle, line)
     finally:

@@ -84,7 +84,7 @@ def describe_run(settings: Settings, command: str, devices: Iterable[str]) -> di
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Any]) -> None:
     """Write some fields of the rows as a table; an interval takes three columns."""
-    with atomic_path(path) as temporary, temporary.open("w", newline="") as file:
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         header = [name for c in columns for name in _column_names(c)]
         writer.writerow(header)

@@ -134,7 +134,7 @@ def _train_on_scans(
     ready = prepare_scans(scans, output / "scans", voxel_size, say)
     plan = ready.plan(SCAN_MINUTES if minutes is None else minutes)
     path = train_descriptor(plan, output, device=device, until=until, quiet=quiet)
-    pairs = held_out_pairs(ready.look_at)
+    pairs = held_out_pairs(ready.look_at, quiet=quiet)
     if not quiet:
         print_row(console, "comparing", f"on {len(pairs)} pairs that were not trained on")
     _tell(compare_descriptors(pairs, "learned", path, device=device, quiet=quiet), path)

@@ -132,7 +132,7 @@ def _load_scans(folder: Path, scene: str, a: int, b: int, T_b_a: Float64, refine
 
 def _read_calibration(path: Path) -> Float64:
     """Read T_camera_lidar (4, 4)."""
-    text = must_exist(path, "the calibration of a drive").read_text()
+    text = must_exist(path, "the calibration of a drive").read_text(encoding="utf-8")
     line = re.search(r"^Tr(?:_velo_to_cam)?:(.*)$", text, re.MULTILINE)
     values = line[1].split() if line else []
     if len(values) != 12:

@@ -134,7 +134,7 @@ def read_log(path: Path, size: int = 4) -> list[tuple[int, int, Float64]]:
 
     The pose in a gt.log maps fragment j into fragment i.
     """
-    words = must_exist(path, "the ground truth").read_text().split()
+    words = must_exist(path, "the ground truth").read_text(encoding="utf-8").split()
     each = 3 + size**2
     try:
         rows = np.array(words, dtype=np.float64).reshape(-1, each)
@@ -338,7 +338,7 @@ def _load_listed_features(path: Path, row: Truth) -> Pair:
 
 def _training_entries(file: Path) -> Iterator[PairEntry]:
     """Yield the pairs that one list of FCGF's training set names."""
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         words = line.split()
         if not words:
             continue

@@ -59,9 +59,12 @@ class Comparison:
         return self.interval[0] > 0 and sum(self.after.found) >= sum(self.before.found)
 
 
-def held_out_pairs(places: PlacesConfig) -> list[tuple[Pair, Scale]]:
-    """Return at most MAX_PAIRS pairs of places that are only looked at, each with its scale."""
-    found = list(_scanned(places) if FRAGMENTS in places.kinds else _simulated(places))
+def held_out_pairs(places: PlacesConfig, *, quiet: bool = True) -> list[tuple[Pair, Scale]]:
+    """Return at most MAX_PAIRS pairs of places that are only looked at, each with its scale.
+
+    Meshes are scanned for them first; progress goes to stderr unless `quiet`.
+    """
+    found = list(_scanned(places) if FRAGMENTS in places.kinds else _simulated(places, quiet))
     if not found:
         raise VBRegError(f"no pairs that overlap in {places.fragments or places.meshes}: add scans")
     rows = np.linspace(0, len(found) - 1, min(MAX_PAIRS, len(found))).astype(int)
@@ -76,9 +79,10 @@ def _scanned(places: PlacesConfig) -> Iterator[tuple[Pair, Scale]]:
             yield pair, scale
 
 
-def _simulated(places: PlacesConfig) -> Iterator[tuple[Pair, Scale]]:
+def _simulated(places: PlacesConfig, quiet: bool) -> Iterator[tuple[Pair, Scale]]:
     maker = PlaceMaker(places, prepared, HELD_OUT)
-    for k in range(places.held_out):
+    console = Console(stderr=True)
+    for k in track(range(places.held_out), "scanning meshes", console=console, disable=quiet):
         kind, _, scans, scale = maker.scans(k)
         for i, j in combinations(range(len(scans)), 2):
             T = inverse_pose(scans[j].T_world_scan) @ scans[i].T_world_scan

@@ -33,6 +33,7 @@ from vbreg.training.ready_places import C, CloudPair, MakeReady, ReadyPlace, to_
 from vbreg.training.stream import Stream
 
 LOW_OVERLAP = 0.3  # half of the pairs of a step lie below, if there are any
+MAX_IN_VAIN = 20  # places in a row without a pair, before the first step
 SYNCHRONISED = 10  # steps, after which the clock waits for the device
 
 N = TypeVar("N", bound=nn.Module)
@@ -139,8 +140,7 @@ class PlacesRun(ABC, Generic[C, N]):
         """Take steps until the plan is done, a step is reached or the clock shows `end`."""
         plan, state = self.plan, self.state
         held_out = self._held_out(notes)
-        while len(self.places.held) < plan.places_first and self.clock() < end:
-            self.take_in(arriving.take())
+        self._take_in_first(arriving, end, notes)
         while not self._done(stop) and self.clock() < end:
             if (place := arriving.take_if_ready()) is not None:
                 self.take_in(place)
@@ -158,6 +158,19 @@ class PlacesRun(ABC, Generic[C, N]):
 
     def _done(self, stop: int | None) -> bool:
         return self.progress >= 1.0 or (stop is not None and self.state.step >= stop)
+
+    def _take_in_first(self, arriving: Stream[ReadyPlace[C]], end: float, notes: Journal) -> None:
+        """Wait for the places that the first step draws from."""
+        in_vain = 0
+        for k in notes.track(range(self.plan.places_first), "first places"):
+            while len(self.places.held) <= k and self.clock() < end:
+                self.take_in(arriving.take())
+                in_vain = 0 if len(self.places.held) > k else in_vain + 1
+                if in_vain == MAX_IN_VAIN:
+                    raise VBRegError(
+                        f"of {in_vain} places in a row none has two scans that overlap: expected "
+                        "some that do; add scans, or meshes of furnished rooms"
+                    )
 
     def take_in(self, place: ReadyPlace[C]) -> None:
         """Count a place, and put it with those at hand."""

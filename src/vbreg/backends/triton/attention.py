@@ -306,7 +306,8 @@ def _launch(
 ) -> None:
     query, key, value, points, mask = inputs
     B, N, D = query.shape
-    kernel[(B, *programs)](
+    grid = (B, *programs)
+    kernel[grid](
         query, key, value, points, points if mask is None else mask, *rest, N,
         LOG2_E / math.sqrt(D), *sizes, D=D, MASKED=mask is not None,
         ROWS=tile.rows, COLUMNS=tile.columns, num_stages=tile.stages, num_warps=WARPS,
