@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from vbreg.methods import dhvr, mac, open3d_methods, ransac, trde
+from vbreg.methods import dhvr, mac, open3d_methods, ransac
 from vbreg.methods.cliques import maximal_cliques
 
 
@@ -14,6 +14,5 @@ from vbreg.methods.cliques import maximal_cliques
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ransac, "SAMPLES", 10_000)
     monkeypatch.setattr(dhvr, "TRIPLETS", 20_000)
-    monkeypatch.setattr(trde, "MAX_SQUARES", 256)
     monkeypatch.setattr(open3d_methods, "SAMPLES", 10_000)
     monkeypatch.setattr(mac, "maximal_cliques", partial(maximal_cliques, steps=200_000))

@@ -27,8 +27,10 @@ MAX_VOTES = 200_000  # of those whose sides agree
 # In inlier thresholds, each of which is two voxels.
 SIDE_TOLERANCE = 1.5  # by which a side may differ between the clouds
 MIN_SIDE = 0.75
-LENGTH_BIN = 0.2
-ANGLE_BIN = 0.02  # radians
+# Four times the authors' 2 cm and 0.02 rad: their network looks far beyond the neighbouring bins,
+# and a sum does not.
+LENGTH_BIN = 0.8
+ANGLE_BIN = 0.08  # radians
 MAX_SUMMED_BINS = 2**14  # whose neighbours are summed; of more, those in the fullest regions
 REGION = 3  # bins a side of a region
 MAX_BIN = 2**20  # farther ones are one: keys stay below 2^63
@@ -58,11 +60,12 @@ def agreeing_triplets(task: Task) -> Tensor:
 def bins_of(T: Tensor) -> tuple[Tensor, Tensor]:
     """Return (V, 6) the bins of poses (K, 4, 4), and (V,) whose each is.
 
-    A turn by nearly pi has two: a little more about the opposite axis is a neighbour.
+    A turn by nearly pi votes twice: one by a little more than pi about the opposite axis is the
+    same, and has its neighbours elsewhere.
     """
     turn, t = vector_of_rotation(T[:, :3, :3]), T[:, :3, 3]
     angle = turn.norm(dim=-1, keepdim=True)
-    again = (angle > math.pi - ANGLE_BIN).squeeze(-1).nonzero().squeeze(-1)
+    again = (angle > math.pi - 2 * math.sqrt(3) * ANGLE_BIN).squeeze(-1).nonzero().squeeze(-1)
     opposite = (turn * (1 - 2 * math.pi / angle))[again]
     owner = torch.cat([torch.arange(len(T), device=T.device), again])
     votes = torch.cat([torch.cat([turn, opposite]) / ANGLE_BIN, t[owner] / LENGTH_BIN], dim=-1)
