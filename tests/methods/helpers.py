@@ -17,9 +17,9 @@ from vbreg.types import Float64, Registration
 
 TAU = 0.10
 OURS = (
-    "vbreg", "pointdsc", "sc2pcr", "sc2pcr++", "turboreg", "mac", "teaser", "trde", "dhvr", "ransac",
-    "sm",
-)  # fmt: skip
+    *("vbreg", "pointdsc", "sc2pcr", "sc2pcr++", "turboreg", "mac", "teaser"),
+    *("trde", "dhvr", "ransac", "sm"),
+)
 OTHERS = ("teaser-official", "ransac-open3d", "fgr")  # kiss-matcher does its own matching
 
 

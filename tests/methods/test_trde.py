@@ -114,7 +114,7 @@ def test_no_translation_of_a_square_fits_more_than_its_bound(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_matches_that_fit_at_a_corner_alone_are_all_within_the_bound(seed: int) -> None:
-    """The tightest case: as far from the centre as a square goes, and off by the whole threshold."""
+    """The tightest case: as far from the centre as can be, and off by the whole threshold."""
     generator = torch.Generator().manual_seed(seed)
 
     def between(*shape: int) -> torch.Tensor:

@@ -175,5 +175,5 @@ def _colour(k: int) -> str:
 
 
 def _line(k: int) -> str:
-    """Return the style of the k-th line: solid, and another one each time that colours come again."""
+    """Return the style of the k-th line: solid, and another each time that colours come again."""
     return LINES[k // len(COLOURS) % len(LINES)]

@@ -20,7 +20,6 @@ from vbreg.geometry import procrustes, vector_of_rotation
 from vbreg.methods.common import Answer, LocalMethod, Task, undetermined
 from vbreg.methods.interface import Method
 from vbreg.methods.ransac import draw_triplets
-from vbreg.voting import HypotheticalInliers
 
 TRIPLETS = 1_000_000  # drawn
 MAX_VOTES = 200_000  # of those whose sides agree
@@ -80,7 +79,8 @@ def keys_of(bins: Tensor) -> Tensor:
 def fullest_bin(bins: Tensor) -> Tensor:
     """Return the bin (6,) of votes (V, 6) that has the most together with all its neighbours."""
     keys, place, votes = keys_of(bins).unique(return_inverse=True, return_counts=True)  # (U,)
-    examples = torch.empty_like(keys).scatter_(0, place, torch.arange(len(bins), device=bins.device))
+    votes_in_turn = torch.arange(len(bins), device=bins.device)
+    examples = torch.empty_like(keys).scatter_(0, place, votes_in_turn)  # a vote of each bin
     centres = torch.arange(len(keys), device=keys.device)
     if len(keys) > MAX_SUMMED_BINS:
         region = keys_of(bins[examples].div(REGION, rounding_mode="floor"))
@@ -101,10 +101,7 @@ def solve(task: Task) -> Answer:
     triplets = agreeing_triplets(task)  # (K, 3)
     if not len(triplets):
         return Answer(undetermined())
-    whole = torch.ones_like(triplets.unsqueeze(0)).bool()
-    members = HypotheticalInliers(triplets.unsqueeze(0), whole)
-    weights = whole.to(task.source.dtype)
-    T, sound = task.backend.hypotheses(task.source, task.target, members, weights)
+    T, sound = task.fitted(triplets)
     bins, owner = bins_of(T[0, sound[0]])
     if not len(bins):
         return Answer(undetermined())

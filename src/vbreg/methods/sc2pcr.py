@@ -72,7 +72,7 @@ class Hypotheses(NamedTuple):
 
 
 def hypotheses(task: Task) -> Hypotheses:
-    """Gather a consensus set round each seed, and fit a pose to each."""
+    """Fit a pose to the consensus set of each seed, and count its inliers."""
     source, target, mask, backend = task.source, task.target, task.mask, task.backend
     confidence = leading_eigenvector(task, diagonal=1.0)  # (n,)
     suppressed = backend.suppressed(confidence.unsqueeze(0), source, mask, SEEDS.nms_radius)

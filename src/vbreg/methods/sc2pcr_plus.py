@@ -65,7 +65,7 @@ def partners(T: Tensor, points: Tensor, candidates: Tensor) -> tuple[Tensor, Ten
 
 
 def consistency(task: Task, x: Tensor, y: Tensor) -> Tensor:
-    """Return the size of the largest set of pairs (m, 3) that keep their distance to one of them."""
+    """Return the most pairs (m, 3) that keep their distance to one of them."""
     if not len(x):
         return x.new_zeros(())
     x, y = x / LENGTH_TOLERANCE, y / LENGTH_TOLERANCE

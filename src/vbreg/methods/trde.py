@@ -158,7 +158,7 @@ def chords(squares: Squares) -> Tensor:
 
 
 def axis_bounds(way: Tensor, squares: Squares) -> Bounds:
-    """Bound how many matches move equally far along an axis of a square; way (n, 3) is y - x.
+    """Return how many matches move equally far along axes of squares; way (n, 3) is y - x.
 
     From the centre to another axis a projection changes by at most the chord times the way.
     """
@@ -211,7 +211,7 @@ def polar(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def plane_bounds(source: Tensor, target: Tensor, squares: Squares, bins: int) -> Bounds:
-    """Bound how many matches (s, 2) of a plane fit a translation of a square and some angle.
+    """Return how many matches (s, 2) of a plane fit translations of squares, each at some angle.
 
     Where the translation is off by at most half a diagonal, a match that fits lies within the
     inlier threshold and that much more of where the centre puts it, at an angle of an interval.
@@ -238,9 +238,7 @@ def plane_bounds(source: Tensor, target: Tensor, squares: Squares, bins: int) ->
     return Bounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def pose_about(
-    axis: Tensor, shift: Tensor, source: Tensor, target: Tensor
-) -> tuple[Tensor, Found]:
+def pose_about(axis: Tensor, shift: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Found]:
     """Find the pose (4, 4) with that axis and shift that most matches (n, 3) fit."""
     fits = ((target - source) @ axis - shift).abs() <= 1.0
     frame = across(axis)

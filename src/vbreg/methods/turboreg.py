@@ -2,8 +2,8 @@
 
 Three matches fix a pose, and one from three that agree closely is nearly as good as one from many.
 So no large cliques are looked for. The edges of a tight compatibility graph that close the most
-triangles are the pivots; each is joined by the two matches that make the heaviest triangles with it.
-The work is the same for every pivot, so that all of them are done at once.
+triangles are the pivots; each is joined by the two matches that make the heaviest triangles with
+it. The work is the same for every pivot, so that all of them are done at once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from vbreg.estimation import best_hypothesis
 from vbreg.matching import MAX_CORRESPONDENCES, evenly
 from vbreg.methods.common import Answer, LocalMethod, Task, is_inlier, undetermined
 from vbreg.methods.interface import Method
-from vbreg.voting import HypotheticalInliers
 
 PIVOTS = 2000  # K1 of the paper
 CLIQUES_PER_PIVOT = 2  # K2
 # In inlier thresholds. The authors' code has 12 mm and 15 cm where the threshold is 10 cm.
 LENGTH_TOLERANCE = 0.12  # by which an edge may differ between the clouds
 MIN_EDGE = 1.5  # sum of an edge's lengths in both clouds; shorter ones hardly fix a rotation
-MAX_MATCHES = MAX_CORRESPONDENCES  # in the graph; more are thinned, since its memory is their square
+MAX_MATCHES = MAX_CORRESPONDENCES  # in the graph, whose memory is their square; more are thinned
 
 
 def tight_graph(source: Tensor, target: Tensor) -> Tensor:
@@ -61,9 +60,7 @@ def solve(task: Task) -> Answer:
     cliques = rows[pivot_cliques(task.backend.triangle_weights(graph))]  # (C, 3)
     if not len(cliques):
         return Answer(undetermined())
-    members = HypotheticalInliers(cliques.unsqueeze(0), torch.ones_like(cliques.unsqueeze(0)).bool())
-    alike = members.valid.to(task.source.dtype)
-    T, sound = task.backend.hypotheses(task.source, task.target, members, alike)
+    T, sound = task.fitted(cliques)
     return Answer(task.refined(best_hypothesis(T, sound, task.scores(T, is_inlier))))
 
 
