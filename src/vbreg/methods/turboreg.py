@@ -56,8 +56,8 @@ def pivot_cliques(weights: Tensor) -> Tensor:
 def solve(task: Task) -> Answer:
     """Find the pose with the most inliers among those of all cliques."""
     rows = evenly(len(task), MAX_MATCHES).to(task.device)
-    graph = tight_graph(task.source[0, rows], task.target[0, rows])
-    cliques = rows[pivot_cliques(task.backend.triangle_weights(graph))]  # (C, 3)
+    weights = task.backend.triangle_weights(tight_graph(task.source[0, rows], task.target[0, rows]))
+    cliques = rows[pivot_cliques(weights)]  # (C, 3)
     if not len(cliques):
         return Answer(undetermined())
     T, sound = task.fitted(cliques)
