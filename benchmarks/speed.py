@@ -40,7 +40,10 @@ from vbreg.registration import VBReg, register
 from vbreg.scale import Scale
 from vbreg.types import Correspondences, Registration
 
-PEERS = ("sc2pcr", "pointdsc", "mac", "teaser", "ransac", "sm", "ransac-open3d", "fgr")
+PEERS = (
+    *("sc2pcr", "sc2pcr++", "turboreg", "pointdsc", "mac", "teaser", "trde", "dhvr"),
+    *("ransac", "sm", "ransac-open3d", "fgr"),
+)
 SIZES = (250, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 KISS = "KISS-Matcher"
 SCALE = Scale.of_preset("indoor")

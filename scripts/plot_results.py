@@ -30,7 +30,7 @@ COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"),
     *("#e69f00", "#000000", "#7f7f7f", "#882255", "#117733", "#999933"),
 )
-SHAPES = "osD^vPX<>hp"
+SHAPES = "osD^vPX<>hp*d"  # two more than colours, so that no pair of both comes again soon
 INK = "#1c2530"
 
 

@@ -181,3 +181,16 @@ def test_a_vector_turns_about_itself_by_its_length(angle: float) -> None:
     R = geometry.rotation_of_vector(angle * axis)
     torch.testing.assert_close(R, torch.matrix_exp(geometry.cross_matrix(angle * axis)))
     torch.testing.assert_close(geometry.rotation_angle(R), torch.tensor(angle).double())
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-6, 0.3, 3.0, math.pi - 1e-6, math.pi])
+def test_a_rotation_is_that_of_its_vector(angle: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    axis = torch.randn(20, 3, dtype=torch.float64, generator=generator)
+    axis /= axis.norm(dim=-1, keepdim=True)
+    R = geometry.rotation_of_vector(angle * axis)
+    v = geometry.vector_of_rotation(R)
+    torch.testing.assert_close(v.norm(dim=-1), torch.full((20,), angle).double())
+    torch.testing.assert_close(geometry.rotation_of_vector(v), R)
+    if angle < math.pi:  # at pi the opposite vector is as good
+        torch.testing.assert_close(v, angle * axis)

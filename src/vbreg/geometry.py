@@ -116,6 +116,28 @@ def rotation_of_vector(v: Tensor) -> Tensor:
     return identity(3, v) + torch.sinc(angle / math.pi) * K + 0.5 * half.square() * (K @ K)
 
 
+def vector_of_rotation(R: Tensor) -> Tensor:
+    """Return the vector (..., 3) about which, and by whose length, R (..., 3, 3) turns.
+
+    It is the inverse of `rotation_of_vector` for lengths up to pi, accurate at both ends.
+    """
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = (row.unbind(-1) for row in R.unbind(-2))
+    # Each row is the quaternion, scalar first, times four times one of its entries.
+    rows = [
+        1 + xx + yy + zz, zy - yz, xz - zx, yx - xy,
+        zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx,
+        xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy,
+        yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz,
+    ]  # fmt: skip
+    multiples = torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+    largest = multiples.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None]
+    q = multiples.gather(-2, largest.expand(*largest.shape[:-1], 4)).squeeze(-2)
+    q = torch.where(q[..., :1] < 0, -q, q)
+    sine = torch.linalg.vector_norm(q[..., 1:], dim=-1, keepdim=True)  # of half the angle, scaled
+    angle = 2 * torch.atan2(sine, q[..., :1])
+    return q[..., 1:] * angle / sine.clamp_min(torch.finfo(q.dtype).tiny)
+
+
 def turn_between(a: Tensor, b: Tensor) -> Tensor:
     """Return the smallest rotation (3, 3) that turns the unit vector a (3,) to b (3,)."""
     axis, cosine = torch.linalg.cross(a, b), a @ b

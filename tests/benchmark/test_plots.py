@@ -9,6 +9,7 @@ import pytest
 from tests.benchmark.test_score import rows_of
 from vbreg.benchmark import plots
 from vbreg.benchmark.score import summarise
+from vbreg.methods import METHODS
 
 pytest.importorskip("matplotlib", reason="pictures need vbreg[plots]")
 
@@ -23,3 +24,8 @@ def test_there_is_a_picture_of_times_where_there_are_times(timed: bool, tmp_path
     assert names >= {"recall", "errors", "inlier_ratio"}
     assert ("time" in names) == timed
     assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in names)
+
+
+def test_no_two_methods_have_the_same_line() -> None:
+    looks = {(plots._colour(k), plots._line(k)) for k in range(len(METHODS))}
+    assert len(looks) == len(METHODS)

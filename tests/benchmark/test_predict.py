@@ -22,6 +22,7 @@ from vbreg.descriptors.learned import save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.errors import VBRegError
+from vbreg.methods import METHODS as ALL_METHODS
 from vbreg.methods import Problem, open_method
 from vbreg.types import Registration
 
@@ -305,6 +306,12 @@ def test_a_problem_holds_the_scans_as_they_were_measured(scans: Path) -> None:
     assert problem.matched is not None
     assert problem.scans[0] is pair.source
     assert len(problem.matched.source) < len(pair.source)
+
+
+def test_every_method_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Also those whose names hold what a file's name may not."""
+    names = [*ALL_METHODS, "vbreg:fast"]
+    assert len({table_path(tmp_path, name) for name in names}) == len(names)
 
 
 def test_an_unknown_method_is_told_before_the_pairs_are_opened(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.types import Float64, Registration
 
 TAU = 0.10
-OURS = ("vbreg", "pointdsc", "sc2pcr", "mac", "teaser", "ransac", "sm")
+OURS = (
+    *("vbreg", "pointdsc", "sc2pcr", "sc2pcr++", "turboreg", "mac", "teaser"),
+    *("trde", "dhvr", "ransac", "sm"),
+)
 OTHERS = ("teaser-official", "ransac-open3d", "fgr")  # kiss-matcher does its own matching
 
 

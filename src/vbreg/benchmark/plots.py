@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0b6e99", "#e07a1f", "#3c8d40", "#b23a48", "#6d5acd", "#8a6d3b", "#4a5568", "#c2569b")
+LINES = ("-", "--", ":", "-.")
 MIN_BIN_PAIRS = 5  # pairs in a bin that is drawn
 INLIER_BINS = (0.0, 0.01, 0.02, 0.04, 0.06, 0.10, 0.15, 0.25, 1.0)
 OVERLAP_BINS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -174,5 +175,5 @@ def _colour(k: int) -> str:
 
 
 def _line(k: int) -> str:
-    """Return the style of the k-th line: solid, and dashed where colours come again."""
-    return "-" if k < len(COLOURS) else "--"
+    """Return the style of the k-th line: solid, and another each time that colours come again."""
+    return LINES[k // len(COLOURS) % len(LINES)]

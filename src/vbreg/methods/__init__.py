@@ -64,6 +64,20 @@ _ENTRIES = (
         open=_opener("sc2pcr"),
     ),
     MethodEntry(
+        name="sc2pcr++",
+        title="SC2-PCR++",
+        about="SC2-PCR, its choice by descriptors of both clouds; without clouds, as sc2pcr",
+        paper="Chen et al., TPAMI 2023",
+        open=_opener("sc2pcr_plus"),
+    ),
+    MethodEntry(
+        name="turboreg",
+        title="TurboReg",
+        about="hypotheses from 3-cliques round the heaviest edges of a tight compatibility graph",
+        paper="Yan et al., ICCV 2025",
+        open=_opener("turboreg"),
+    ),
+    MethodEntry(
         name="mac",
         title="MAC",
         about="hypotheses from maximal cliques of the second-order compatibility graph",
@@ -86,6 +100,20 @@ _ENTRIES = (
         device="cpu",
         package="teaserpp_python",
         build="https://github.com/MIT-SPARK/TEASER-plusplus (or use `teaser`, which is ours)",
+    ),
+    MethodEntry(
+        name="trde",
+        title="TR_DE",
+        about="branch and bound: axis and shift along it, then translation and angle across; ours",
+        paper="Chen et al., CVPR 2022 (transformation decomposition)",
+        open=_opener("trde"),
+    ),
+    MethodEntry(
+        name="dhvr",
+        title="DHVR (voting alone)",
+        about="triplets vote for poses in 6-D bins; a local sum in place of the authors' network",
+        paper="Lee et al., ICCV 2021",
+        open=_opener("dhvr"),
     ),
     MethodEntry(
         name="ransac",

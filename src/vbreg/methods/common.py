@@ -31,6 +31,7 @@ from vbreg.geometry import procrustes
 from vbreg.methods.interface import Problem
 from vbreg.timing import Stopwatch
 from vbreg.types import BackendUsed, Bool, Float64, Registration
+from vbreg.voting import HypotheticalInliers
 
 MAX_HELD_BYTES = 2**29  # an n x n map is kept whole up to here (n = 11,500), else computed anew
 EXTERNAL: BackendUsed = "external"  # the backend of methods that other libraries compute
@@ -80,6 +81,13 @@ class Task:
     def scores(self, T: Tensor, gain: Callable[[Tensor], Tensor]) -> Tensor:
         """Return (1, K): the mean over the matches of the gain of their squared residuals."""
         return self.backend.inlier_score(T, self.source, self.target, self.mask, gain)
+
+    def fitted(self, sets: Tensor) -> tuple[Tensor, Tensor]:
+        """Fit a pose to each set (K, m) of matches, all alike -> T (1, K, 4, 4), sound (1, K)."""
+        whole = torch.ones_like(sets, dtype=torch.bool).unsqueeze(0)
+        members = HypotheticalInliers(sets.unsqueeze(0), whole)
+        weights = whole.to(self.source.dtype)
+        return self.backend.hypotheses(self.source, self.target, members, weights)
 
     def refined(self, estimate: Estimate) -> Estimate:
         """Fit to all inliers, re-weighted, in float64, until the pose settles."""

@@ -6,6 +6,8 @@ So the set of a seed is gathered by how many matches are compatible with both it
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -60,8 +62,17 @@ def second_stage(task: Task, members: HypotheticalInliers) -> HypotheticalInlier
     return HypotheticalInliers(members.indices.gather(-1, kept), members.valid.gather(-1, kept))
 
 
-def solve(task: Task) -> Answer:
-    """Find the pose with the most inliers among those of all consensus sets."""
+class Hypotheses(NamedTuple):
+    """The poses of all consensus sets."""
+
+    T: Tensor  # (1, K, 4, 4)
+    sound: Tensor  # (1, K)
+    score: Tensor  # (1, K) share of inliers
+    confidence: Tensor  # (n,) of the matches
+
+
+def hypotheses(task: Task) -> Hypotheses:
+    """Fit a pose to the consensus set of each seed, and count its inliers."""
     source, target, mask, backend = task.source, task.target, task.mask, task.backend
     confidence = leading_eigenvector(task, diagonal=1.0)  # (n,)
     suppressed = backend.suppressed(confidence.unsqueeze(0), source, mask, SEEDS.nms_radius)
@@ -70,8 +81,14 @@ def solve(task: Task) -> Answer:
     alike = torch.ones_like(source[..., :1])  # no features: compatibility is spatial alone
     weights = backend.spectral_weights(alike, source, target, members, sigma=1.0)
     T, sound = backend.hypotheses(source, target, members, weights)
-    best = best_hypothesis(T, sound, task.scores(T, is_inlier))
-    return Answer(task.refined(best), confidence)
+    return Hypotheses(T, sound, task.scores(T, is_inlier), confidence)
+
+
+def solve(task: Task) -> Answer:
+    """Find the pose with the most inliers among those of all consensus sets."""
+    found = hypotheses(task)
+    best = best_hypothesis(found.T, found.sound, found.score)
+    return Answer(task.refined(best), found.confidence)
 
 
 def open_(device: torch.device) -> Method:
