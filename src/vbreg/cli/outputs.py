@@ -22,8 +22,9 @@ from vbreg.cli.console import (
     print_row,
     stdout_console,
 )
-from vbreg.cli.results import as_json, print_result, write_json
+from vbreg.cli.results import print_result, write_json
 from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.summary import as_json
 from vbreg.types import PointCloud, Registration
 
 
