@@ -79,6 +79,8 @@ ALLOWED = {
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
+    "summary": "metrics types uncertainty",
+    "figure": "io render types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
     "refinement": "backends geometry matching",
     "verification": "backends errors estimation frames geometry matching weights_file",
@@ -94,6 +96,7 @@ ALLOWED = {
         "clouds descriptors errors estimation geometry io matching metrics network registration "
         "scale types uncertainty voting"
     ),
+    "viewer": "demo errors io pretrained registration render summary types",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
         "pretrained registration scale timing types verification voting"
@@ -111,12 +114,21 @@ ALLOWED = {
         "render training types voting"
     ),
     "cli": (
-        "backends benchmark clouds demo errors experiments io methods metrics registration "
-        "render training types uncertainty"
+        "backends benchmark clouds demo errors experiments figure io methods registration "
+        "render summary training types viewer"
     ),
     "__main__": "cli",
 }
-LEAVES = {"cli", "training", "experiments", "__main__", "render", "demo"}  # for leaves alone
+LEAVES = {
+    "cli",
+    "training",
+    "experiments",
+    "viewer",
+    "figure",
+    "__main__",
+    "render",
+    "demo",
+}  # for leaves alone
 SCIENCE = {"network", "compatibility", "voting", "estimation"}  # written once, for any device
 
 
@@ -168,6 +180,8 @@ def test_rooms_have_an_order() -> None:
         above.add(room)
     for room in set(ALLOWED) - LEAVES:
         assert not allowed(room) & LEAVES, room
+    for room in set(ALLOWED) - {"cli"}:
+        assert not allowed(room) & {"viewer", "figure"}, room  # the command line shows, nobody else
 
 
 def test_the_science_imports_no_backend() -> None:

@@ -445,7 +445,9 @@ class VBReg:
         rounding. A network that sees descriptors cannot do so, since a result does not hold them.
         """
         if self.network.config.descriptor_width:
-            raise VBRegError("this network sees descriptors, which a result does not hold: no votes")
+            raise VBRegError(
+                "this network sees descriptors, which a result does not hold: no votes"
+            )
         ends = result.correspondences.source, result.correspondences.target
         matches = Matches.of_points([ends[0]], [ends[1]], result.inlier_threshold)
         seeds, members = self._on_device.votes(matches)

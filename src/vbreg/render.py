@@ -89,7 +89,7 @@ def before_after(
     from PIL import Image
 
     T = np.asarray(T_target_source, dtype=np.float64)
-    given, fixed = _drawable(source), _drawable(target)
+    given, fixed = drawable(source), drawable(target)
     moved = given @ T[:3, :3].T + T[:3, 3]
     shift = shift_beside(given, fixed)
     shown, beside = given + shift, bool(shift.any())
@@ -117,9 +117,10 @@ def render_clouds(
     *,
     camera: Camera | None = None,
     size: tuple[int, int] = (800, 800),
+    background: Colour = BACKGROUND,
 ) -> Pixels:
     """Draw the clouds in one view (H, W, 3); where two lie at one pixel the nearer is seen."""
-    arrays = [_drawable(points) for points, _ in clouds]
+    arrays = [drawable(points) for points, _ in clouds]
     if not all(len(points) for points in arrays):
         raise VBRegError("a cloud without finite points cannot be drawn; leave it out")
     if camera is None:
@@ -135,10 +136,10 @@ def render_clouds(
         _draw_balls(depth, owner, fine.project(points, width, height), radius, index)
     middle = slice(MAX_BALL_RADIUS, -MAX_BALL_RADIUS)
     palette = np.array([colour for _, colour in clouds], dtype=np.float32)
-    return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette))
+    return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette, background))
 
 
-def _drawable(points: ArrayLike) -> Float64:
+def drawable(points: ArrayLike) -> Float64:
     """Return the finite points, of a large cloud a fixed random subset."""
     array = np.asarray(points, dtype=np.float64)
     array = array[np.isfinite(array).all(axis=1)]
@@ -244,9 +245,9 @@ def _draw_balls(
             owner[at[nearer]] = index
 
 
-def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32) -> Float32:
+def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32, behind: Colour) -> Float32:
     """Return colours (H, W, 3), darker in hollows and behind edges, paler with distance."""
-    background = np.array(BACKGROUND, dtype=np.float32)
+    background = np.array(behind, dtype=np.float32)
     filled = owner >= 0
     if not filled.any():
         return np.broadcast_to(background, (*depth.shape, 3)).copy()

@@ -32,7 +32,7 @@ export class Panel {
       section("Pose", this.poseBox),
       ...(this.poses.length > 1 ? [section("Possible poses", this.alternatives())] : []),
       section("Matches", ...this.matchControls()),
-      section("How they are spread", this.plots),
+      section("Histograms", this.plots),
       section("Numbers", numbers(scene), timings(result.timings)),
     );
     if (scene.command) this.element.append(section("Made by", h("pre", { class: "command" }, scene.command)));

@@ -36,8 +36,8 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
     print_row(console, "inliers", _inliers(result))
     print_row(console, "score", f"{result.score:.3f}")
     if (deviation := standard_deviation(result)) is not None:
-        said = f"{deviation[0]:.2g} deg and {deviation[1]:.2g} (one standard deviation, at the inliers)"
-        print_row(console, "uncertainty", said)
+        said = f"{deviation[0]:.2g} deg and {deviation[1]:.2g}"
+        print_row(console, "uncertainty", f"{said} (one standard deviation, at the inliers)")
     for free in result.free_directions:
         print_row(console, "free", str(free))
     print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")

@@ -45,13 +45,14 @@ def view(
         int, typer.Option(help="The port on this machine; 0 is any that is free.", min=0, max=65535)
     ] = 0,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page, or only print where it is.")
+        bool,
+        typer.Option("--browser/--no-browser", help="Open the page, or only print where it is."),
     ] = True,
 ) -> None:
     """Show SOURCE and TARGET in the browser, before and after they are registered.
 
-    Without files, the page is empty and waits for two that are dropped on it. The server answers this
-    machine alone and ends with Ctrl-C.
+    Without files, the page is empty and waits for two that are dropped on it. The server answers
+    this machine alone and ends with Ctrl-C.
     """
     if (source is None) != (target is None):
         raise VBRegError(f"one cloud ({source}): expected SOURCE and TARGET, or neither")

@@ -26,7 +26,7 @@ class CancelledError(Exception):
 
 
 @dataclass
-class Job:
+class HeavyJob:
     """One piece of work and how far it is."""
 
     name: str
@@ -50,8 +50,8 @@ class Jobs:
         self.changed = Condition()
         self.version = 0  # grows with every change
         self.error: str | None = None  # of the last job that ended
-        self._waiting: deque[Job] = deque()
-        self._current: Job | None = None
+        self._waiting: deque[HeavyJob] = deque()
+        self._current: HeavyJob | None = None
         self._closed = False
         self._thread = Thread(target=self._run, name="vbreg-jobs", daemon=True)
         self._thread.start()
@@ -63,7 +63,7 @@ class Jobs:
                 raise QueueFullError(
                     f"{len(self._waiting)} jobs are waiting already: wait for one to end, or cancel"
                 )
-            self._waiting.append(Job(name, work))
+            self._waiting.append(HeavyJob(name, work))
             self.error = None
             self.touch()
 
@@ -112,7 +112,7 @@ class Jobs:
                 self.error = error or self.error
                 self.touch()
 
-    def _outcome(self, job: Job) -> str | None:
+    def _outcome(self, job: HeavyJob) -> str | None:
         """Do a job; return what went wrong, in a line."""
 
         def enter(stage: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
-from vbreg.viewer.scene import Scene
+from vbreg.viewer.scene import ShownPair
 
 STATIC = Path(__file__).parent / "static"
 MAX_REPORTED_POINTS = 1_500_000  # of both clouds: 18 MB of base64 with colours
@@ -29,12 +29,13 @@ def static_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def report_html(scene: Scene, max_points: int = MAX_REPORTED_POINTS) -> bytes:
+def report_html(scene: ShownPair, max_points: int = MAX_REPORTED_POINTS) -> bytes:
     """Return the report of a scene."""
     script, style = static_text("viewer.js"), static_text("viewer.css")
     data = base64.b64encode(scene.packed(max_points)).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'; "
+        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; "
+        f"style-src 'sha256-{_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     title = html.escape(f"{scene.names[0]} to {scene.names[1]} - vbreg")
@@ -42,12 +43,14 @@ def report_html(scene: Scene, max_points: int = MAX_REPORTED_POINTS) -> bytes:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<title>{title}</title>\n<style>{style}</style>"
     )
-    tail = f'<script type="application/base64" id="scene">{data}</script>\n<script>{script}</script>'
+    tail = (
+        f'<script type="application/base64" id="scene">{data}</script>\n<script>{script}</script>'
+    )
     page = static_text("page.html").replace("<!-- head -->", head).replace("<!-- tail -->", tail)
     return page.encode()
 
 
-def write_report(path: str | PathLike[str], scene: Scene) -> None:
+def write_report(path: str | PathLike[str], scene: ShownPair) -> None:
     """Write the report of a scene, all or nothing."""
     content = report_html(scene)
     if len(content) > MAX_REPORT_BYTES:

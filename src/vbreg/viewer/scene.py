@@ -3,7 +3,7 @@
 Points are thinned and shuffled once, so that any first part of them is an even sample, and stored
 as 16-bit numbers within the box of their cloud. Poses are in the user's frames, in float64.
 
-    8 bytes "VBREG-1\\n", 4 bytes length of the header, header (UTF-8, padded to 8), arrays (each to 8)
+    "VBREG-1" and a line feed, length of the header (4 bytes), header, arrays; padded to 8 bytes
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAR = 5.0  # times the extent of nearly all points: those beyond are not shown
 
 
 @dataclass(frozen=True)
-class Scene:
+class ShownPair:
     """Two clouds, or one of them so far, and what is known of their pose."""
 
     source: PointCloud | None
@@ -160,7 +160,7 @@ def _add_matches(
     result: Registration,
     votes: Votes | None,
 ) -> None:
-    """Add both ends of the matches, about the middles of their clouds, and what is known of them."""
+    """Add both ends of the matches, as small numbers, and what is known of them."""
     matches = result.correspondences
     middle = header["clouds"]["source"]["middle"]
     arrays["match_source"] = (matches.source - middle).astype(np.float32)

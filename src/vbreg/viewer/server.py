@@ -1,9 +1,9 @@
 """The server of the viewer: Python's own, for this machine and this user alone.
 
 It listens on 127.0.0.1. Every request must name that host (a page of another site that had its name
-point here does not), come from our own page or from no page, and, but for the page itself, carry the
-token of this run. No request names a file: what is sent goes into a folder of ours under a name of
-ours, and what is served is a fixed list.
+point here does not), come from our own page or from no page, and, but for the page itself, carry
+the token of this run. No request names a file: what is sent goes into a folder of ours under a name
+of ours, and what is served is a fixed list.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ServerLimits:
     uploads: int = 2  # at the same time
 
 
-class Refusal(Exception):  # noqa: N818
+class Refusal(Exception):
     """A request that is not answered as it wishes."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
@@ -69,7 +69,7 @@ class Refusal(Exception):  # noqa: N818
         self.status = status
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What goes back: bytes, or a file that is removed once it is sent."""
 
     content: bytes | Path
@@ -85,9 +85,7 @@ class ViewServer(ThreadingHTTPServer):
     block_on_close = False
     allow_reuse_address = os.name != "nt"  # Windows would let two programs have one port
 
-    def __init__(
-        self, session: Session, port: int = 0, limits: ServerLimits | None = None
-    ) -> None:
+    def __init__(self, session: Session, port: int = 0, limits: ServerLimits | None = None) -> None:
         """Take a session and a port; 0 is any that is free."""
         self.session, self.limits = session, limits or ServerLimits()
         self.token = secrets.token_urlsafe(24)
@@ -128,7 +126,7 @@ class ViewServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and let others have the place."""
+        """Let a thread answer, and then others have its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -144,13 +142,14 @@ class RequestHandler(BaseHTTPRequestHandler):
     """Answers the requests of one connection."""
 
     server: ViewServer
+    body: bytes  # of a request that is no upload
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "vbreg", ""
 
     def setup(self) -> None:
-        """Give the connection its limit of silence."""
-        self.timeout = self.server.limits.idle_seconds
+        """Set the limit of silence."""
         super().setup()
+        self.connection.settimeout(self.server.limits.idle_seconds)
 
     def do_GET(self) -> None:
         """Send the page, or what there is to know."""
@@ -162,14 +161,14 @@ class RequestHandler(BaseHTTPRequestHandler):
             },
             {
                 "/api/state": self._state,
-                "/api/scene": lambda: Answer(self._session.scene(), "application/octet-stream"),
-                "/api/result": lambda: Answer(
+                "/api/scene": lambda: Reply(self._session.scene(), "application/octet-stream"),
+                "/api/result": lambda: Reply(
                     self._session.result_json(), "application/json", download="result.json"
                 ),
-                "/api/report": lambda: Answer(
+                "/api/report": lambda: Reply(
                     self._session.report(), "text/html; charset=utf-8", download="report.html"
                 ),
-                "/api/aligned": lambda: Answer(
+                "/api/aligned": lambda: Reply(
                     self._session.aligned_file(), "application/octet-stream", download="aligned.ply"
                 ),
             },
@@ -181,8 +180,8 @@ class RequestHandler(BaseHTTPRequestHandler):
             {},
             {
                 "/api/register": self._register,
-                "/api/example": lambda: self._begun(self._session.example),
-                "/api/cancel": lambda: self._begun(self._session.jobs.cancel),
+                "/api/example": lambda: _begun(self._session.example),
+                "/api/cancel": lambda: _begun(self._session.jobs.cancel),
             },
         )
 
@@ -211,8 +210,8 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _answer(
         self,
-        free: dict[str, Callable[[], Answer]],
-        guarded: dict[str, Callable[[], Answer]],
+        free: dict[str, Callable[[], Reply]],
+        guarded: dict[str, Callable[[], Reply]],
     ) -> None:
         """Check a request and do what it asks for."""
         try:
@@ -224,6 +223,8 @@ class RequestHandler(BaseHTTPRequestHandler):
                 self._check_token()
                 if path not in guarded:
                     raise Refusal(HTTPStatus.NOT_FOUND, "there is nothing here")
+                if self.command != "PUT":
+                    self.body = self.rfile.read(self._length(self.server.limits.body_bytes))
                 answer = guarded[path]()
             self._send(answer)
         except Refusal as refusal:
@@ -241,7 +242,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             raise Refusal(HTTPStatus.FORBIDDEN, "this server answers to 127.0.0.1 alone")
         origins = self.headers.get_all("Origin") or []
-        if any(origin not in {f"http://{host}" for host in self.server.hosts} for origin in origins):
+        if any(
+            origin not in {f"http://{host}" for host in self.server.hosts} for origin in origins
+        ):
             raise Refusal(HTTPStatus.FORBIDDEN, "requests of other sites are refused")
 
     def _check_token(self) -> None:
@@ -253,12 +256,12 @@ class RequestHandler(BaseHTTPRequestHandler):
                 "the token of this run is missing: open the address that `vbreg view` printed",
             )
 
-    def _page(self) -> Answer:
+    def _page(self) -> Reply:
         page = static_text("page.html")
         page = page.replace("<!-- head -->", PAGE_HEAD).replace("<!-- tail -->", PAGE_TAIL)
-        return Answer(page.encode(), "text/html; charset=utf-8")
+        return Reply(page.encode(), "text/html; charset=utf-8")
 
-    def _state(self) -> Answer:
+    def _state(self) -> Reply:
         after = self._parts[1].get("after", ["-1"])[0]
         if not after.lstrip("-").isdecimal() or len(after) > 15:
             raise Refusal(HTTPStatus.BAD_REQUEST, "after: expected a whole number")
@@ -266,25 +269,22 @@ class RequestHandler(BaseHTTPRequestHandler):
         state |= {"endings": read_endings(), "upload_bytes": self.server.limits.upload_bytes}
         return _json(state)
 
-    def _register(self) -> Answer:
+    def _register(self) -> Reply:
         try:
-            given = json.loads(self._body() or b"{}")
+            given = json.loads(self.body or b"{}")
         except (ValueError, RecursionError) as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, f"not JSON: {error}") from error
         if not isinstance(given, dict) or set(given) - {"voxel_size", "preset"}:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "expected voxel_size and preset, and nothing else")
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, "expected voxel_size and preset, and nothing else"
+            )
         voxel_size, preset = given.get("voxel_size"), given.get("preset")
         number = isinstance(voxel_size, int | float) and not isinstance(voxel_size, bool)
         if voxel_size is not None and not (number and 0 < voxel_size < 1e9):
             raise Refusal(HTTPStatus.BAD_REQUEST, "voxel_size: expected a positive number")
         if preset not in (None, "indoor", "outdoor"):
             raise Refusal(HTTPStatus.BAD_REQUEST, "preset: expected indoor or outdoor")
-        return self._begun(lambda: self._session.register(voxel_size, preset))
-
-    def _begun(self, work: Callable[[], None]) -> Answer:
-        self._body()
-        work()
-        return _json({}, HTTPStatus.ACCEPTED)
+        return _begun(lambda: self._session.register(voxel_size, preset))
 
     def _length(self, most: int) -> int:
         """Return how many bytes a request brings; refuse what does not say, or too many."""
@@ -301,14 +301,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             )
         return int(text)
 
-    def _body(self) -> bytes:
-        """Return the small body of a request, once; it is empty after that."""
-        length = self._length(self.server.limits.body_bytes)
-        body = self.rfile.read(length)
-        del self.headers["Content-Length"]
-        return body
-
-    def _upload(self) -> Answer:
+    def _upload(self) -> Reply:
         """Receive a file; of its name only the ending counts, if it is one of those we read."""
         path, query = self._parts
         role = next(role for role in ROLES if path == f"/api/{role}")
@@ -352,7 +345,7 @@ class RequestHandler(BaseHTTPRequestHandler):
                 HTTPStatus.INSUFFICIENT_STORAGE, f"the file cannot be stored: {reason}"
             ) from error
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Reply) -> None:
         file = answer.content if isinstance(answer.content, Path) else None
         try:
             size = len(answer.content) if isinstance(answer.content, bytes) else 0
@@ -360,9 +353,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(file.stat().st_size if file else size))
             if answer.download:
-                self.send_header(
-                    "Content-Disposition", f'attachment; filename="{answer.download}"'
-                )
+                self.send_header("Content-Disposition", f'attachment; filename="{answer.download}"')
             for name, value in HEADERS.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -401,9 +392,14 @@ class RequestHandler(BaseHTTPRequestHandler):
                 return
 
 
-def _static(name: str, kind: str) -> Answer:
-    return Answer(static_text(name).encode(), f"{kind}; charset=utf-8")
+def _static(name: str, kind: str) -> Reply:
+    return Reply(static_text(name).encode(), f"{kind}; charset=utf-8")
 
 
-def _json(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    return Answer(json.dumps(content).encode(), "application/json", status)
+def _begun(work: Callable[[], None]) -> Reply:
+    work()
+    return _json({}, HTTPStatus.ACCEPTED)
+
+
+def _json(content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Reply:
+    return Reply(json.dumps(content).encode(), "application/json", status)

@@ -16,7 +16,7 @@ from vbreg.summary import as_json
 from vbreg.types import PointCloud, Registration, Votes
 from vbreg.viewer.jobs import Jobs, Stage
 from vbreg.viewer.report import report_html
-from vbreg.viewer.scene import Scene, votes_of, without_infinity
+from vbreg.viewer.scene import ShownPair, votes_of, without_infinity
 
 Role = Literal["source", "target"]
 ROLES: tuple[Role, Role] = ("source", "target")
@@ -42,7 +42,7 @@ class Session:
         self.options = dict(options or {})
         self._register = register or register_with_votes
         self.jobs = Jobs(MAX_WAITING_JOBS)
-        self._scene = Scene(None, None)
+        self._scene = ShownPair(None, None)
         self._paths = {role: Path(role) for role in ROLES}
         self._packed: tuple[int, bytes] | None = None  # with the number of the scene
         self._count = 0
@@ -95,7 +95,7 @@ class Session:
             stage("read example")
             source, target, _ = demo.load()
             with self.jobs.changed:
-                self._scene = Scene(source, target, names=("scan 1", "scan 2"))
+                self._scene = ShownPair(source, target, names=("scan 1", "scan 2"))
                 self._paths = {role: Path(f"demo_{role}.ply") for role in ROLES}
             self._show(stage)
             self.options |= {"voxel_size": None, "preset": "indoor"}
@@ -129,7 +129,7 @@ class Session:
         return report_html(self._registered())
 
     def aligned_file(self) -> Path:
-        """Write the whole source in the target's frame; return the file, for the caller to remove."""
+        """Write the whole source in the target's frame; return a file for the caller to remove."""
         scene = self._registered()
         assert scene.result is not None
         assert scene.source is not None
@@ -146,7 +146,7 @@ class Session:
             return self.folder / f"cloud{self._count}{ending}"
 
     def close(self) -> None:
-        """End all work."""
+        """Take no more work, and let go of what is done."""
         self.jobs.close()
 
     def _read(self, role: Role, path: Path, stage: Stage, name: str) -> None:
@@ -201,7 +201,7 @@ class Session:
             raise VBRegError(f"there is no {missing} yet: send a file for it first")
         return source, target
 
-    def _registered(self) -> Scene:
+    def _registered(self) -> ShownPair:
         with self.jobs.changed:
             if self._scene.result is None:
                 raise VBRegError("there is no pose yet: register the clouds first")
