@@ -50,7 +50,8 @@ export class Client {
 
   async update(state) {
     if (this.lost) find("problem").hidden = true;
-    if (state.error && state.error !== this.state?.error) this.complain(state.error);
+    const isNew = this.state ? state.failures !== this.state.failures : !state.scene;
+    if (state.error && isNew) this.complain(state.error);
     this.state = state;
     this.counted = performance.now();
     if (state.scene !== this.shown) {

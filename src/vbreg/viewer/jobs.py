@@ -50,6 +50,7 @@ class Jobs:
         self.changed = Condition()
         self.version = 0  # grows with every change
         self.error: str | None = None  # of the last job that ended
+        self.failures = 0
         self._waiting: deque[HeavyJob] = deque()
         self._current: HeavyJob | None = None
         self._closed = False
@@ -109,7 +110,9 @@ class Jobs:
             error = self._outcome(job)
             with self.changed:
                 self._current = None
-                self.error = error or self.error
+                if error is not None:
+                    self.error = error
+                    self.failures += 1
                 self.touch()
 
     def _outcome(self, job: HeavyJob) -> str | None:

@@ -58,6 +58,7 @@ class Session:
                 "clouds": {role: cloud and len(cloud) for role, cloud in clouds.items()},
                 "job": self.jobs.describe(),
                 "error": self.jobs.error,
+                "failures": self.jobs.failures,
                 "scene": None if self._packed is None else self._packed[0],
                 "registered": self._scene.result is not None,
                 "options": {name: self.options.get(name) for name in ("voxel_size", "preset")},
