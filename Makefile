@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check coverage tables test-baselines clean
+.PHONY: demo test check coverage tables viewer test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
@@ -29,6 +29,10 @@ tables: $(VENV)/.installed-dev
 	$(BIN)/python scripts/write_tables.py
 	$(BIN)/python scripts/plot_results.py
 
+# The script of `vbreg view` and of reports, from viewer/ with npm.
+viewer:
+	cd viewer && npm ci --no-audit --no-fund && npm run build
+
 # Tests against Open3D, in an environment of their own: the core is tested without it.
 test-baselines: .venv-baselines/.installed
 	.venv-baselines/bin/python -c "import open3d"
@@ -42,7 +46,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,io,mesh,ros,plots,train,browser]'
 	touch $@ $(VENV)/.installed
 
 .venv-baselines/.installed: pyproject.toml constraints.txt
@@ -51,4 +55,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-baselines build dist out htmlcov .coverage*
+	rm -rf $(VENV) .venv-baselines build dist out htmlcov .coverage* viewer/node_modules

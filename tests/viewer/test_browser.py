@@ -224,7 +224,7 @@ def test_a_broken_file_is_a_message_and_the_page_goes_on(example: Any) -> None:
 
 def test_a_phone_in_the_dark(server: ViewServer, open_page: Callable[..., Any]) -> None:
     options = {"viewport": PHONE, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
-    page = open_page(server.url, color_scheme="dark", **options)
+    page = open_page(server.url, color_scheme="dark", reduced_motion="reduce", **options)
     page.wait_for_selector("#between:visible")
     pixels = shot(page, "phone_dark")
     assert pixels[:40, :40].mean() < 60
@@ -246,7 +246,7 @@ def test_a_report_opens_from_disk_without_a_network(
     evil = "<img src=x onerror=document.title='taken'>.ply"
     pair = planted_pair(command=f"vbreg register {evil}")
     write_report(tmp_path / "report.html", pair)
-    page = open_page("about:blank", offline=True)
+    page = open_page("about:blank", offline=True, reduced_motion="reduce")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto((tmp_path / "report.html").as_uri())
@@ -267,7 +267,7 @@ def test_fewer_points_are_drawn_while_something_moves(
     open_page: Callable[..., Any], tmp_path: Path
 ) -> None:
     write_report(tmp_path / "report.html", planted_pair())
-    page = open_page((tmp_path / "report.html").as_uri())
+    page = open_page((tmp_path / "report.html").as_uri(), reduced_motion="reduce")
     page.wait_for_selector("#between:visible")
     shot(page, "still")
     total = page.evaluate("vbreg.stage.drawn")
@@ -279,7 +279,7 @@ def test_fewer_points_are_drawn_while_something_moves(
           vbreg.stage.budget = 1000;
           vbreg.stage.onDrawn = (n) => counts.push(n);
           vbreg.stage.orbit.turn(0.1, 0);
-          setTimeout(() => done(counts), 1500);
+          setTimeout(() => done(counts), 1000);
         })"""
     )
     assert drawn[0] <= 1001

@@ -116,6 +116,7 @@ export class Panel {
       ),
       h("div", { class: "matrix", tabindex: 0, role: "group", "aria-label": "T_target_source" }, cells),
       copy,
+      k ? h("p", { class: "quiet" }, "Another possible pose is shown. The verdict is about the chosen one.") : null,
       result.free_directions.map((free) => h("p", { class: "quiet" }, `The source ${free}.`)),
     );
   }

@@ -130,7 +130,7 @@ export class Stage {
     set("outlierColour", colours.outlier, 0.22);
     set("seedColour", colours.seed, 1);
     set("weakColour", colours.weak, 0.25);
-    set("strongColour", colours.strong, 0.95);
+    set("strongColour", colours.strong, 0.75);
     for (const role of ROLES) {
       if (this.clouds[role]) this.clouds[role].material.uniforms.tint.value.setFromColor(this.tints[role]);
     }
@@ -299,7 +299,8 @@ export class Stage {
   /** Choose another pose for after. */
   setPose(T) {
     this.after = T;
-    this.place();
+    if (this.orbit.moved) this.place();
+    else this.fit();
     this.changed();
   }
 
