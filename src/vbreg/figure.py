@@ -34,6 +34,7 @@ WHITE: Colour = (255, 255, 255)
 INLIER: Colour = (0, 102, 78)  # dark and whole, outliers light and faint: told apart without colour
 OUTLIER: Colour = (214, 69, 127)
 INLIER_OPACITY, OUTLIER_OPACITY = 0.6, 0.25
+GAP = 1.08  # of two clouds beside each other: the room that they take, for what they need
 PALE = 0.55  # how white the clouds are where matches lie upon them
 PANEL = (1000, 760)  # pixels
 DOTS_PER_INCH = 300
@@ -102,26 +103,29 @@ def _layout(source: Float64, target: Float64, result: Registration) -> Layout:
 
 
 def _apart(source: Float64, target: Float64, view: Camera) -> Float64:
-    """Return the shift (3,) that puts the source at the right of the target, without overlap."""
+    """Return the shift (3,) that puts the source at the right of the target, or above wide ones."""
     seen = [cloud @ view.axes.T for cloud in (source, target)]
-    low, high = (np.percentile(cloud, [1, 99], axis=0) for cloud in seen)
-    right = high[1, 0] - low[0, 0] + 0.15 * (high[1, 0] - high[0, 0])
-    level = ((high[0] + high[1]) - (low[0] + low[1]))[1:] / 2
-    return np.asarray(np.concatenate([[right], level]) @ view.axes)
+    (low, high), (fixed_low, fixed_high) = (np.percentile(c, [1, 99], axis=0) for c in seen)
+    sizes = np.stack([high - low, fixed_high - fixed_low])[:, :2]  # (2, 2) width and height
+    shift = (fixed_low + fixed_high - low - high) / 2  # middle upon middle
+    room = np.array(PANEL) / sizes.max(axis=0), np.array(PANEL) / (GAP * sizes.sum(axis=0))
+    beside, above = min(room[1][0], room[0][1]), min(room[0][0], room[1][1])
+    axis = 0 if beside >= above else 1
+    shift[axis] += GAP * sizes[:, axis].sum() / 2
+    return np.asarray(shift @ view.axes)
 
 
 def _lines(result: Registration, shift: Float64, camera: Camera) -> list[Line]:
     """Return some matches as lines, outliers first, so that inliers lie upon them."""
     matches, generator = result.correspondences, np.random.default_rng(0)
+    ends = [
+        camera.project(points, *PANEL)[:, :2] for points in (matches.source + shift, matches.target)
+    ]
+    within = np.all([(end >= 0) & (end <= PANEL) for end in ends], axis=(0, 2))
     lines = []
     for agrees in (False, True):
-        rows = np.flatnonzero(result.inliers == agrees)
-        rows = generator.permutation(rows)[:MAX_LINES]
-        ends = (
-            camera.project(points[rows], *PANEL)[:, :2]
-            for points in (matches.source + shift, matches.target)
-        )
-        for start, end in zip(*ends, strict=True):
+        rows = generator.permutation(np.flatnonzero((result.inliers == agrees) & within))
+        for start, end in zip(*(points[rows[:MAX_LINES]] for points in ends), strict=True):
             a, b = ((float(x) + PANEL[0], float(y)) for x, y in (start, end))  # the second panel
             lines.append(Line(a, b, agrees))
     return lines

@@ -90,7 +90,7 @@ def until(page: Any, expression: str) -> None:
 
 def shot(page: Any, name: str) -> np.ndarray:
     """Wait until all is drawn, and return what is seen (H, W, 3)."""
-    until(page, "!vbreg.page.playing && !vbreg.stage.pending")
+    until(page, "!vbreg.page.playing && vbreg.stage.settled")
     data = page.screenshot()
     if folder := os.environ.get("VBREG_SCREENSHOTS"):
         (Path(folder) / f"{name}.png").write_bytes(data)
@@ -273,14 +273,26 @@ def test_fewer_points_are_drawn_while_something_moves(
     total = page.evaluate("vbreg.stage.drawn")
     pair = planted_pair()
     assert total == len(pair.source or []) + len(pair.target or [])
-    drawn = page.evaluate(
+    moving = page.evaluate(
         """new Promise((done) => {
           const counts = [];
           vbreg.stage.budget = 1000;
           vbreg.stage.onDrawn = (n) => counts.push(n);
-          vbreg.stage.orbit.turn(0.1, 0);
-          setTimeout(() => done(counts), 1000);
+          let turns = 0;
+          const slowly = () => {
+            vbreg.stage.orbit.turn(0.01, 0);
+            const end = performance.now() + 250;  // as long as a slow machine needs for a frame
+            while (performance.now() < end);
+            if (++turns < 5) requestAnimationFrame(slowly);
+            else setTimeout(() => done([counts.slice(), vbreg.stage.settled]), 0);
+          };
+          vbreg.stage.orbit.turn(0.01, 0);
+          requestAnimationFrame(slowly);
         })"""
     )
-    assert drawn[0] <= 1001
-    assert drawn[-1] == total
+    counts, settled = moving
+    assert len(counts) >= 4
+    assert max(counts) < total  # however slow it is
+    assert not settled
+    until(page, "vbreg.stage.settled")
+    assert page.evaluate("vbreg.stage.drawn") == total

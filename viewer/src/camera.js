@@ -2,7 +2,7 @@
 import { PerspectiveCamera, Vector3 } from "three";
 
 const FIELD = 38; // degrees from top to bottom
-const FILLED = 0.84; // of the picture, by what is looked at
+const FILLED = 0.82; // of the picture, by what is looked at
 const STEEPEST = 0.49 * Math.PI; // above and below the level
 
 export class OrbitCamera {
@@ -62,7 +62,7 @@ export class OrbitCamera {
     const slope = FILLED * Math.tan((FIELD * Math.PI) / 360);
     const pivot = new Vector3();
     [x, y, z].forEach(({ middle }, i) => pivot.addScaledVector(axes[i], middle));
-    const distance = Math.max(y.half / slope, x.half / (slope * aspect)) + 0.6 * z.half;
+    const distance = Math.max(y.half / slope, x.half / (slope * aspect)) + 0.9 * z.half;
     return { pivot, distance: Math.max(distance, 1e-6) };
   }
 

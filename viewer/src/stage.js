@@ -35,7 +35,8 @@ import {
 } from "./shaders.js";
 
 const STILL = 180; // milliseconds without a change until everything is drawn
-const FEWEST = 60_000; // points that are drawn while something moves
+const FEWEST = 60_000; // points that are drawn while something moves,
+const MOST = 4_000_000; // on a slow machine and on a quick one
 const ROLES = ["source", "target"];
 
 export class Stage {
@@ -352,26 +353,34 @@ export class Stage {
 
   /** Draw soon: fewer points while changes go on, all of them once it is still. */
   changed() {
-    this.lastChange = performance.now();
+    this.dirty = true;
+    this.settled = false;
     if (this.pending) return;
     this.pending = true;
+    this.lastTick = 0;
     requestAnimationFrame((time) => this.tick(time));
   }
 
   tick(time) {
-    this.pending = false;
-    const still = performance.now() - this.lastChange > STILL;
-    if (this.lastTick && !still) {
-      const milliseconds = time - this.lastTick;
-      if (milliseconds > 38) this.budget = Math.max(FEWEST, this.budget * 0.8);
-      else if (milliseconds < 22) this.budget = Math.min(4e6, this.budget * 1.1);
+    if (this.dirty) { // first of all, so that a slow machine is never taken for a still picture
+      this.dirty = false;
+      if (this.lastTick) this.adapt(time - this.lastTick);
+      this.draw(this.budget);
+      this.lastChange = time;
+    } else if (time - this.lastChange > STILL) {
+      this.pending = false;
+      this.draw(Infinity);
+      this.settled = true;
+      return;
     }
-    this.lastTick = still ? 0 : time;
-    this.draw(still ? Infinity : this.budget);
-    if (!still) {
-      this.pending = true;
-      requestAnimationFrame((next) => this.tick(next));
-    }
+    this.lastTick = time;
+    requestAnimationFrame((next) => this.tick(next));
+  }
+
+  /** Let the number of points that are drawn while something moves follow the speed of the machine. */
+  adapt(milliseconds) {
+    if (milliseconds > 38) this.budget = Math.max(FEWEST, this.budget * 0.8);
+    else if (milliseconds < 22) this.budget = Math.min(MOST, this.budget * 1.1);
   }
 
   draw(budget) {
