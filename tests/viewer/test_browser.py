@@ -273,10 +273,14 @@ def test_fewer_points_are_drawn_while_something_moves(
     total = page.evaluate("vbreg.stage.drawn")
     pair = planted_pair()
     assert total == len(pair.source or []) + len(pair.target or [])
+    budget = "vbreg.stage.budget = 500000; vbreg.stage.adapt({}); vbreg.stage.budget"
+    slow, fine, quick = (page.evaluate(budget.format(ms)) for ms in (100, 30, 10))
+    assert slow < fine == 500_000 < quick
     moving = page.evaluate(
         """new Promise((done) => {
           const counts = [];
           vbreg.stage.budget = 1000;
+          vbreg.stage.adapt = () => {};
           vbreg.stage.onDrawn = (n) => counts.push(n);
           let turns = 0;
           const slowly = () => {
