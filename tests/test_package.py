@@ -499,7 +499,8 @@ from vbreg import cli, demo, pretrained
 print(vbreg.__file__)
 assert demo.load()[2].shape == (4, 4)
 from vbreg.viewer import report
-assert all(report.static_text(n) for n in ("page.html", "viewer.css", "viewer.js", "LICENSE-three.txt"))
+pages = "page.html", "viewer.css", "viewer.js", "LICENSE-three.txt"
+assert all(report.static_text(name) for name in pages)
 assert all(pretrained.weights_path(name).is_file() for name in pretrained.WEIGHTS)
 """
     search = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]

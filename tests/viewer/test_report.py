@@ -84,7 +84,7 @@ def test_a_large_pair_stays_below_the_limit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = 1_000_000
     colours = {name: np.zeros(n, np.uint8) for name in ("red", "green", "blue")}
-    source, target = (PointCloud(rng.random((n, 3)), colours) for _ in range(2))
+    source, target = (PointCloud(rng.random((n, 3)) * 3, colours) for _ in range(2))
     result = planted_result(source, n=20_000)
     pair = replace(planted_pair(), source=source, target=target, result=result)
     write_report(tmp_path / "large.html", pair)

@@ -429,6 +429,33 @@ def test_a_job_can_be_cancelled(client: Client, search: StandIn) -> None:
     assert state["error"] is None
 
 
+def test_files_of_cancelled_jobs_are_removed(
+    client: Client, search: StandIn, session: Session
+) -> None:
+    both(client)
+    search.go_on.clear()
+    client.post("/api/register")
+    client.wait(lambda s: s["job"] is not None and s["job"]["stage"] == "network")
+    client.upload("source", SOURCE)
+    assert len(list(session.folder.iterdir())) == 1
+    client.post("/api/cancel")
+    search.go_on.set()
+    client.idle()
+    assert not list(session.folder.iterdir())
+
+
+def test_a_file_that_finds_the_queue_full_is_removed(
+    client: Client, search: StandIn, session: Session
+) -> None:
+    both(client)
+    search.go_on.clear()
+    for _ in range(5):
+        client.post("/api/register")
+        client.wait(lambda s: s["job"] is not None and s["job"]["stage"] == "network")
+    assert client.upload("source", SOURCE).status == 429
+    assert not list(session.folder.iterdir())
+
+
 def test_without_clouds_nothing_is_registered(client: Client, search: StandIn) -> None:
     for path in ("/api/scene", "/api/result", "/api/aligned", "/api/report"):
         assert client.get(path).status == 409

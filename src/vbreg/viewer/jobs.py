@@ -31,6 +31,7 @@ class HeavyJob:
 
     name: str
     work: Work
+    ended: Callable[[], None]  # is called once the job is done, dropped or failed
     stage: str = "waiting"
     cancelled: bool = False
     started: float = field(default_factory=time.monotonic)
@@ -57,21 +58,25 @@ class Jobs:
         self._thread = Thread(target=self._run, name="vbreg-jobs", daemon=True)
         self._thread.start()
 
-    def submit(self, name: str, work: Work) -> None:
-        """Put a job at the end of the queue; raise where that is full."""
+    def submit(self, name: str, work: Work, ended: Callable[[], None] = lambda: None) -> None:
+        """Put a job at the end of the queue; raise where that is full.
+
+        `ended` is called once the job is done or failed, and also where it never began.
+        """
         with self.changed:
             if len(self._waiting) >= self.most_waiting:
                 raise QueueFullError(
                     f"{len(self._waiting)} jobs are waiting already: wait for one to end, or cancel"
                 )
-            self._waiting.append(HeavyJob(name, work))
+            self._waiting.append(HeavyJob(name, work, ended))
             self.error = None
             self.touch()
 
     def cancel(self) -> None:
         """Drop what waits, and let the current job end at its next stage."""
         with self.changed:
-            self._waiting.clear()
+            while self._waiting:
+                self._waiting.popleft().ended()
             if self._current is not None:
                 self._current.cancelled = True
             self.touch()
@@ -135,4 +140,6 @@ class Jobs:
         except Exception as error:  # a fault of ours ends the job, not the server
             traceback.print_exc(file=sys.stderr)
             return f"a fault of vbreg: {type(error).__name__}: {error}; please report it"
+        finally:
+            job.ended()
         return None

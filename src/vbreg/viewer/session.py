@@ -83,11 +83,9 @@ class Session:
                 self._read(role, path, stage, role)
             except VBRegError as error:  # the name that it has here says nothing to anybody
                 raise VBRegError(str(error).replace(str(path), f"the {role} file")) from error
-            finally:
-                path.unlink(missing_ok=True)
             self._show(stage)
 
-        self.jobs.submit(f"read {role}", work)
+        self.jobs.submit(f"read {role}", work, lambda: path.unlink(missing_ok=True))
 
     def example(self) -> None:
         """Load the pair of scans that comes with the package, and find its pose."""
