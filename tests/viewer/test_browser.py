@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.viewer.helpers import planted_pair
+from tests.viewer.helpers import planted_clouds, planted_pair
+from vbreg import io as clouds
 from vbreg.render import SOURCE, TARGET
+from vbreg.summary import as_json
 from vbreg.types import Bool
 from vbreg.viewer import Session, ViewServer, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist"]
-DESKTOP = {"width": 1240, "height": 760}
+DESKTOP = {"width": 1040, "height": 640}
 PHONE = {"width": 390, "height": 844}
 PATIENCE = 60_000  # milliseconds, for a machine that does other things as well
 
@@ -99,7 +102,7 @@ def shot(page: Any, name: str) -> np.ndarray:
 
 def like(pixels: np.ndarray, colour: tuple[int, int, int]) -> Bool:
     """Tell which pixels of the picture, without the panel, have the hue of a colour."""
-    shade = pixels[80:680, :860].astype(float)
+    shade = pixels[80:540, :650].astype(float)
     cosine = shade @ np.array(colour) / np.linalg.norm(colour) / np.linalg.norm(shade, axis=-1)
     return np.asarray(cosine > 0.975)
 
@@ -134,7 +137,7 @@ def test_the_example_is_aligned_and_the_slider_moves_the_source(example: Any) ->
     example.click("#play")
     until(example, "Number(document.querySelector('#blend').value) === 1")
     again = shot(example, "desktop")
-    assert np.abs(again.astype(int) - after)[80:680, :860].mean() < 1
+    assert np.abs(again.astype(int) - after)[80:540, :650].mean() < 1
 
 
 def test_matches_are_shown_and_counted(example: Any) -> None:
@@ -144,7 +147,7 @@ def test_matches_are_shown_and_counted(example: Any) -> None:
     for name in ("Inliers", "Outliers", "All", "Seed"):
         example.click(f".choice button:text-is('{name}')")
         seen = shot(example, f"matches_{name.lower()}")
-        assert np.abs(seen.astype(int) - none)[80:680, :860].max() > 40, name
+        assert np.abs(seen.astype(int) - none)[80:540, :650].max() > 40, name
         said.append(example.inner_text("section[aria-label=Matches] p.quiet"))
     shown = [int(text.split()[0].replace(",", "")) for text in said[:3]]
     assert shown[0] + shown[1] == shown[2]
@@ -240,6 +243,26 @@ def test_a_phone_in_the_dark(server: ViewServer, open_page: Callable[..., Any]) 
     assert shot(page, "phone")[:40, :40].mean() > 200
 
 
+def test_two_files_are_sent_and_registered_with_a_voxel_size(example: Any, tmp_path: Path) -> None:
+    scans = tmp_path / "first scan.xyz", tmp_path / "second scan.ply"
+    for role, path, cloud in zip(("source", "target"), scans, planted_clouds(), strict=True):
+        clouds.write(path, cloud.points)
+        with example.expect_file_chooser() as chooser:
+            example.click(f"[aria-label='Choose the {role}']")
+        chooser.value.set_files(path)
+    example.wait_for_selector("#see-target:has-text('second scan.ply')")
+    example.wait_for_selector("#see-source:has-text('first scan.xyz')")
+    assert not example.is_visible("#between")  # there is no pose yet
+    example.select_option("#voxels", "own")
+    assert example.is_disabled("#run")
+    example.fill("#own", "0.15")
+    example.click("#run")
+    example.wait_for_selector("#between:visible")
+    assert example.is_visible(".verdict")
+    assert "0.15" in example.inner_text("section[aria-label=Numbers]")
+    shot(example, "own_files")
+
+
 def test_a_report_opens_from_disk_without_a_network(
     open_page: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -261,6 +284,31 @@ def test_a_report_opens_from_disk_without_a_network(
     with page.expect_download() as waiting:
         page.click("button:text-is('Result, JSON')")
     assert json.loads(Path(waiting.value.path()).read_text()) == json.loads(json.dumps(pair.said))
+
+
+@pytest.mark.parametrize(
+    ("probability", "words", "kind"),
+    [
+        (0.97, "Aligned", "good"),
+        (0.6, "Probably aligned", "fair"),
+        (0.1, "Do not trust this pose", "bad"),
+        (None, "Not judged", "unknown"),
+    ],
+)
+def test_the_page_has_the_words_of_the_verdict(
+    open_page: Callable[..., Any],
+    tmp_path: Path,
+    probability: float | None,
+    words: str,
+    kind: str,
+) -> None:
+    pair = planted_pair()
+    assert pair.result is not None
+    result = replace(pair.result, success_probability=probability)
+    said = as_json(result, result.timings, Path("a.ply"), Path("b.ply"))
+    write_report(tmp_path / "report.html", replace(pair, result=result, said=said))
+    page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": 500, "height": 300})
+    assert page.inner_text(f".verdict.{kind} h2") == words
 
 
 def test_fewer_points_are_drawn_while_something_moves(

@@ -16,7 +16,6 @@ export class Client {
   }
 
   start() {
-    find("side").classList.add("live");
     this.makeControls();
     this.listen();
     this.poll();

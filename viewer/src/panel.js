@@ -3,8 +3,13 @@ import { choice, count, h, number, percent } from "./dom.js";
 import { histogram } from "./plots.js";
 import { matchDistances, poseDifference } from "./scene.js";
 
-const SURE = 0.9; // as in src/vbreg/types.py
-const LIKELY = 0.5;
+// How the verdict begins (src/vbreg/types.py), and how that looks.
+const VERDICTS = {
+  aligned: ["good", "\u2713"],
+  "probably aligned": ["fair", "~"],
+  "do not trust this pose": ["bad", "\u2715"],
+  "not judged": ["unknown", "?"],
+};
 
 export class Panel {
   constructor(element, stage) {
@@ -41,14 +46,8 @@ export class Panel {
 
   verdict(result) {
     const p = result.success_probability;
-    const [kind, sign, words] =
-      p == null
-        ? ["unknown", "?", "Not judged"]
-        : p >= SURE && result.determined
-          ? ["good", "\u2713", "Aligned"]
-          : p >= LIKELY
-            ? ["fair", "~", "Probably aligned"]
-            : ["bad", "\u2715", "Do not trust this pose"];
+    const words = result.verdict.split(",")[0];
+    const [kind, sign] = VERDICTS[words] ?? VERDICTS["not judged"];
     const reasons = [...result.reasons, ...result.warnings];
     return h(
       "section",
@@ -57,7 +56,7 @@ export class Panel {
         "div",
         { class: "headline" },
         h("span", { class: "sign", "aria-hidden": "true" }, sign),
-        h("h2", {}, words),
+        h("h2", {}, words[0].toUpperCase() + words.slice(1)),
         p == null ? null : h("span", { class: "share" }, percent(p)),
       ),
       p == null ? null : h("div", { class: "meter" }, bar(p)),
@@ -117,7 +116,6 @@ export class Panel {
       h("div", { class: "matrix", tabindex: 0, role: "group", "aria-label": "T_target_source" }, cells),
       copy,
       k ? h("p", { class: "quiet" }, "Another possible pose is shown. The verdict is about the chosen one.") : null,
-      result.free_directions.map((free) => h("p", { class: "quiet" }, `The source ${free}.`)),
     );
   }
 

@@ -148,8 +148,7 @@ def _view(points: Mapping[str, Float64], result: Registration | None) -> dict[st
             "axes": Camera.facing(fixed).axes.tolist(),  # right, up, towards the eye
             "up": up_direction(fixed)[0].tolist(),
             "origin": middle.tolist(),  # of what is drawn: numbers stay small
-            "centre": ((low + high) / 2).tolist(),
-            "radius": float(np.linalg.norm(high - low) / 2) or 1.0,
+            "radius": float(np.linalg.norm(high - low) / 2) or 1.0,  # of all that is ever seen
         },
     }
 
