@@ -147,6 +147,7 @@ def test_tiny_clouds_can_be_shown(points: np.ndarray) -> None:
     assert header["view"]["radius"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_numbers_that_json_does_not_have_become_null() -> None:
     source, target = planted_clouds()
     endless = np.full((6, 6), np.inf)
