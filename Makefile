@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first loaded: most of torch's never are.
 QUICK_INSTALL := pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: demo test check coverage tables test-baselines clean
+.PHONY: demo test check coverage tables viewer test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
@@ -31,6 +31,10 @@ tables: $(VENV)/.installed-dev
 	$(BIN)/python scripts/write_tables.py
 	$(BIN)/python scripts/plot_results.py
 
+# The script of `vbreg view` and of reports, from viewer/ with npm.
+viewer:
+	cd viewer && npm ci --no-audit --no-fund && npm run build
+
 # Tests against Open3D, in an environment of their own: the core is tested without it.
 test-baselines: .venv-baselines/.installed
 	.venv-baselines/bin/python -c "import open3d"
@@ -44,7 +48,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser]'
 	touch $@ $(VENV)/.installed
 
 # It begins with what the other environment has, so that torch is not installed twice.
@@ -57,4 +61,4 @@ SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-baselines build dist out htmlcov .coverage*
+	rm -rf $(VENV) .venv-baselines build dist out htmlcov .coverage* viewer/node_modules

@@ -79,6 +79,8 @@ ALLOWED = {
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
+    "summary": "metrics types uncertainty",
+    "figure": "io render types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
     "surfaces": "backends matching",
     "refinement": "geometry scale surfaces",
@@ -101,6 +103,7 @@ ALLOWED = {
         "clouds descriptors errors estimation geometry io matching metrics network registration "
         "scale types uncertainty voting"
     ),
+    "viewer": "demo errors io pretrained registration render summary types",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
         "pretrained registration scale timing types verification voting"
@@ -118,12 +121,21 @@ ALLOWED = {
         "render training types voting"
     ),
     "cli": (
-        "backends benchmark clouds demo errors experiments io methods metrics registration "
-        "render training types uncertainty"
+        "backends benchmark clouds demo errors experiments figure io methods registration "
+        "render summary training types viewer"
     ),
     "__main__": "cli",
 }
-LEAVES = {"cli", "training", "experiments", "__main__", "render", "demo"}  # for leaves alone
+LEAVES = {
+    "cli",
+    "training",
+    "experiments",
+    "viewer",
+    "figure",
+    "__main__",
+    "render",
+    "demo",
+}  # for leaves alone
 SCIENCE = {"network", "compatibility", "voting", "estimation"}  # written once, for any device
 
 
@@ -175,6 +187,8 @@ def test_rooms_have_an_order() -> None:
         above.add(room)
     for room in set(ALLOWED) - LEAVES:
         assert not allowed(room) & LEAVES, room
+    for room in set(ALLOWED) - {"cli"}:
+        assert not allowed(room) & {"viewer", "figure"}, room  # the command line shows, nobody else
 
 
 def test_the_science_imports_no_backend() -> None:
@@ -522,6 +536,9 @@ import sys, vbreg
 from vbreg import cli, demo, pretrained
 print(vbreg.__file__)
 assert demo.load()[2].shape == (4, 4)
+from vbreg.viewer import report
+pages = "page.html", "viewer.css", "viewer.js", "LICENSE-three.txt"
+assert all(report.static_text(name) for name in pages)
 assert all(pretrained.weights_path(name).is_file() for name in pretrained.WEIGHTS)
 """
     search = [str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]

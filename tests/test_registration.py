@@ -81,6 +81,28 @@ def test_estimate_finds_the_pose(model: VBReg, inlier_ratio: float) -> None:
     assert (result.inliers & problem.inliers).sum() >= 0.95 * problem.inliers.sum()
 
 
+def test_right_seeds_vote_for_right_matches(model: VBReg) -> None:
+    problem = make_problem(600, 0.3)
+    result = estimate(model, problem)
+    seeds, members = model.votes(result)
+    np.testing.assert_array_equal(members[:, 0], seeds)
+    assert len(set(seeds.tolist())) == len(seeds)
+    assert members.shape[1] == model.voting.set_size
+    assert members.max() < len(result.correspondences)
+    right = members[problem.inliers[seeds]]
+    assert problem.inliers[right[right >= 0]].mean() > 0.95
+    wrong = members[~problem.inliers[seeds]]
+    assert problem.inliers[wrong[wrong >= 0]].mean() < 0.9
+    again = model.votes(result)
+    np.testing.assert_array_equal(again.members, members)
+
+
+def test_votes_need_no_descriptors(feat_network: VariationalNonLocalNetwork, fast: VBReg) -> None:
+    result = estimate(fast, make_problem())
+    with pytest.raises(VBRegError, match="descriptors"):
+        VBReg(feat_network).votes(result)
+
+
 def test_the_pose_is_exactly_rigid(model: VBReg, problem: Problem) -> None:
     T = estimate(model, problem).T_target_source
     np.testing.assert_allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-12)

@@ -17,8 +17,8 @@ from vbreg.render import (
     SOURCE,
     TARGET,
     Camera,
-    _drawable,
     before_after,
+    drawable,
     render_clouds,
 )
 
@@ -104,8 +104,8 @@ def test_non_finite_points_are_left_out(room: np.ndarray) -> None:
 
 def test_large_clouds_are_thinned_the_same_way_each_time() -> None:
     points = np.random.default_rng(0).random((MAX_DRAWN_POINTS + 1000, 3))
-    assert len(_drawable(points)) == MAX_DRAWN_POINTS
-    np.testing.assert_array_equal(_drawable(points), _drawable(points))
+    assert len(drawable(points)) == MAX_DRAWN_POINTS
+    np.testing.assert_array_equal(drawable(points), drawable(points))
 
 
 @pytest.mark.parametrize("offset", [0.0, 5e6], ids=["as given", "far apart"])

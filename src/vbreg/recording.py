@@ -26,7 +26,7 @@ from vbreg.timing import Clock
 from vbreg.types import BackendUsed
 from vbreg.verification.judge import Judge, Question, SeenCloud, Verdict, give_verdict
 from vbreg.verification.network import JudgeNetwork
-from vbreg.voting import seed_count
+from vbreg.voting import HypotheticalInliers, Seeds, seed_count
 
 MEMORY_SHARE = 0.5  # of the free memory that is used
 FIXED_BYTES = 3 * 2**28  # a map of all by all matches on a CPU, and some of some rows by all
@@ -205,6 +205,19 @@ class DeviceSolver:
             return Solution(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
         return backends.run(work, sigma.device, self.backend)
+
+    def votes(self, matches: Matches) -> tuple[Seeds, HypotheticalInliers]:
+        """Return seeds and the matches that are voted to go with each, on the CPU."""
+        sigma = self.solver.network.sigma
+        held = matches.map(lambda part: part.to(sigma.device))
+
+        def work(backend: Backend) -> tuple[Seeds, HypotheticalInliers]:
+            with torch.inference_mode(), devices.current(sigma):
+                output = self.solver.run_network(held, backend, whole=bool(held.mask.all()))
+                seeds, members = self.solver.search(output, held, backend)
+            return Seeds(*to_cpu(seeds)), HypotheticalInliers(*to_cpu(members))
+
+        return backends.run(work, sigma.device, self.backend)[0]
 
     def _solve(
         self,

@@ -70,6 +70,7 @@ from vbreg.types import (
     Int64,
     Registration,
     Uncertainty,
+    Votes,
 )
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import (
@@ -492,6 +493,23 @@ class VBReg:
                 Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
             ),
         )
+
+    def votes(self, result: Registration) -> Votes:
+        """Return the seeds of the search for a pose, and the matches that went with each.
+
+        Network and votes are run once more on the matches of the result, with the same answer up to
+        rounding. A network that sees descriptors cannot do so, since a result does not hold them.
+        """
+        if self.network.config.descriptor_width:
+            raise VBRegError(
+                "this network sees descriptors, which a result does not hold: no votes"
+            )
+        ends = result.correspondences.source, result.correspondences.target
+        matches = Matches.of_points([ends[0]], [ends[1]], result.inlier_threshold)
+        seeds, members = self._on_device.votes(matches)
+        real = seeds.valid[0]
+        rows = members.indices[0].where(members.valid[0], -1)
+        return Votes(seeds.indices[0][real].numpy(), rows[real].numpy())
 
     def _judged(
         self,

@@ -52,7 +52,7 @@ class Camera:
         """Return the 3/4 view that shows most of `points`; `framing` then sets the scale."""
         centre = points.mean(axis=0)
         offsets = points - centre
-        up, from_camera = _up(points)
+        up, from_camera = up_direction(points)
         if from_camera:  # look the way the sensor looked, a little from one side
             forward, elevation, turns = np.array([0.0, 0.0, 1.0]), 25.0, [-20, 20]
         else:
@@ -89,9 +89,10 @@ def before_after(
     from PIL import Image
 
     T = np.asarray(T_target_source, dtype=np.float64)
-    given, fixed = _drawable(source), _drawable(target)
+    given, fixed = drawable(source), drawable(target)
     moved = given @ T[:3, :3].T + T[:3, 3]
-    shown, beside = _beside(given, fixed)
+    shift = shift_beside(given, fixed)
+    shown, beside = given + shift, bool(shift.any())
 
     width, height = SIZE[0] // 2, SIZE[1] - HEADER
     view = Camera.facing(fixed)
@@ -116,9 +117,10 @@ def render_clouds(
     *,
     camera: Camera | None = None,
     size: tuple[int, int] = (800, 800),
+    background: Colour = BACKGROUND,
 ) -> Pixels:
     """Draw the clouds in one view (H, W, 3); where two lie at one pixel the nearer is seen."""
-    arrays = [_drawable(points) for points, _ in clouds]
+    arrays = [drawable(points) for points, _ in clouds]
     if not all(len(points) for points in arrays):
         raise VBRegError("a cloud without finite points cannot be drawn; leave it out")
     if camera is None:
@@ -129,14 +131,15 @@ def render_clouds(
     depth = np.full((height, width), np.inf, dtype=np.float32)
     owner = np.full((height, width), -1, dtype=np.int8)
     for index, points in enumerate(arrays):
-        radius = _ball_radius(points, fine.pixels_per_unit)
+        radius = ball_radius(points) * fine.pixels_per_unit
+        radius = float(np.clip(radius, 1.5, MAX_BALL_RADIUS))
         _draw_balls(depth, owner, fine.project(points, width, height), radius, index)
     middle = slice(MAX_BALL_RADIUS, -MAX_BALL_RADIUS)
     palette = np.array([colour for _, colour in clouds], dtype=np.float32)
-    return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette))
+    return _shrink(_shade(depth[middle, middle], owner[middle, middle], palette, background))
 
 
-def _drawable(points: ArrayLike) -> Float64:
+def drawable(points: ArrayLike) -> Float64:
     """Return the finite points, of a large cloud a fixed random subset."""
     array = np.asarray(points, dtype=np.float64)
     array = array[np.isfinite(array).all(axis=1)]
@@ -145,18 +148,17 @@ def _drawable(points: ArrayLike) -> Float64:
     return array
 
 
-def _beside(source: Float64, target: Float64) -> tuple[Float64, bool]:
-    """Move the source to the target's side if they are far apart; tell whether it was moved."""
+def shift_beside(source: Float64, target: Float64) -> Float64:
+    """Return the shift (3,) that brings a source to the target's side; zero where it is near."""
     sizes = [np.ptp(np.percentile(c, [1, 99], axis=0), axis=0).max() for c in (source, target)]
     gap = np.median(source, axis=0) - np.median(target, axis=0)
     if np.linalg.norm(gap) <= 1.5 * max(sizes):
-        return source, False
+        return np.zeros(3)
     right = Camera.facing(target).axes[0]
-    shift = -gap + right * 0.6 * sum(sizes)
-    return source + shift, True
+    return np.asarray(-gap + right * 0.6 * sum(sizes))
 
 
-def _up(points: Float64) -> tuple[Float64, bool]:
+def up_direction(points: Float64) -> tuple[Float64, bool]:
     """Tell which way is up, and whether the frame is a camera's (x right, y down, z forward).
 
     Up is -y there, else the thin axis of a flat cloud, else z.
@@ -205,8 +207,8 @@ def _visible(seen: Float64, cells: int = 100) -> int:
     return int((seen[:, 2] > front[row, column] - 0.05 * size).sum())
 
 
-def _ball_radius(points: Float64, pixels_per_unit: float) -> float:
-    """Return the radius of balls that just close the gaps between neighbours, in pixels.
+def ball_radius(points: Float64) -> float:
+    """Return the radius of balls that just close the gaps between neighbours.
 
     A random sample of a surface has larger gaps than a regular one of the same density; the
     distances to the first and to the fifth neighbour tell them apart.
@@ -216,7 +218,7 @@ def _ball_radius(points: Float64, pixels_per_unit: float) -> float:
     neighbours = [min(n, len(points)) for n in (2, 6)]
     first, fifth = np.median(np.asarray(tree.query(sample, k=neighbours)[0]), axis=0)
     share = np.clip(1.2 - 1.15 * first / max(fifth, 1e-12), 0.52, 0.8)
-    return float(np.clip(share * fifth * pixels_per_unit, 1.5, MAX_BALL_RADIUS))
+    return float(share * fifth)
 
 
 def _draw_balls(
@@ -243,9 +245,9 @@ def _draw_balls(
             owner[at[nearer]] = index
 
 
-def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32) -> Float32:
+def _shade(depth: Float32, owner: NDArray[np.int8], palette: Float32, behind: Colour) -> Float32:
     """Return colours (H, W, 3), darker in hollows and behind edges, paler with distance."""
-    background = np.array(BACKGROUND, dtype=np.float32)
+    background = np.array(behind, dtype=np.float32)
     filled = owner >= 0
     if not filled.any():
         return np.broadcast_to(background, (*depth.shape, 3)).copy()

@@ -98,6 +98,13 @@ class FreeDirection:
         return f"turns about ({along}) through ({', '.join(f'{x:.4g}' for x in self.through)})"
 
 
+class Votes(NamedTuple):
+    """The matches that the search voted to be right if a seed is: its hypothetical inliers."""
+
+    seeds: Int64  # (K,) rows of the correspondences, in the order in which they were chosen
+    members: Int64  # (K, kappa) rows, the seed first; -1 where fewer were voted for
+
+
 class Uncertainty(NamedTuple):
     """How far a pose may be off."""
 

@@ -6,6 +6,7 @@ nobody trained.
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import re
@@ -20,6 +21,7 @@ import pytest
 from PIL import Image
 
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
+from tests.viewer.helpers import unpacked
 from vbreg import io, pretrained, registration, scale
 from vbreg.cli import register
 from vbreg.descriptors import MatchingName
@@ -94,6 +96,10 @@ def test_a_broken_file_is_one_line(run: Run, clouds: tuple[Path, Path], search: 
         ("-o", "in/source.ply", "input"),
         ("--picture", "picture.ply", ".png"),
         ("--picture", "missing/picture.png", "missing"),
+        ("--figure", "figure.jpg", ".svg"),
+        ("--figure", "missing/figure.svg", "missing"),
+        ("--report", "report.pdf", ".html"),
+        ("--report", "missing/report.html", "missing"),
         ("--json", "result.ply", ".json"),
         ("--json", "missing/result.json", "missing"),
     ],
@@ -202,6 +208,24 @@ def test_the_picture_is_a_picture(
     run("register", *clouds, "--picture", tmp_path / "picture.png")
     with Image.open(tmp_path / "picture.png") as image:
         assert image.format == "PNG"
+
+
+def test_figure_and_report_are_written(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    names = {"--figure": "f.svg", "--report": "r.html"}
+    options = [str(word) for option, name in names.items() for word in (option, tmp_path / name)]
+    outcome = run("register", *clouds, *options)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("wrote") == 2
+    assert (tmp_path / "f.svg").read_text().startswith("<svg")
+    page = (tmp_path / "r.html").read_text()
+    (packed,) = re.findall(r'id="scene">([^<]*)<', page)
+    header = unpacked(base64.b64decode(packed))[0]
+    assert header["result"]["T_target_source"] == known_pose().tolist()
+    assert header["names"] == ["source.ply", "target.ply"]
+    assert header["command"].startswith(f"vbreg register {clouds[0]} ")
+    assert header["clouds"]["source"]["points"] == 500
 
 
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
@@ -371,7 +395,8 @@ def test_several_sources_to_one_target(
     run("register", source, tmp_path / "scan.ptx", target, "-o", tmp_path / "out")
     assert len(io.read(tmp_path / "out" / "scan.ptx.ply")) == 1  # a format that is only read
     assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
-    assert "it shows one source" in run(*command, "--picture", tmp_path / "p.png").err
+    for option, name in (("--picture", "p.png"), ("--figure", "f.svg"), ("--report", "r.html")):
+        assert "it shows one source" in run(*command, option, tmp_path / name).err
 
 
 def test_merged_clouds_keep_what_all_have(

@@ -20,6 +20,7 @@ from vbreg.cli import (
     register,
     train,
     transform,
+    view,
 )
 from vbreg.cli.app import app
 from vbreg.cli.console import allow_any_text, complain, forget_stdout
@@ -29,6 +30,7 @@ from vbreg.errors import VBRegError
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),
     (demo.demo, demo.EXAMPLES),

@@ -25,18 +25,23 @@ def check_outputs(
     *,
     clouds: Sequence[Path] = (),
     picture: Path | None = None,
+    figure: Path | None = None,
+    report: Path | None = None,
     json_path: str | None = None,
     inputs: Sequence[Path] = (),
 ) -> None:
     """Raise an error unless every result can be written and none goes over one of the inputs."""
+    from vbreg import figure as figures
     from vbreg import render
 
     written = list(clouds)
     for cloud in clouds:
         _check_cloud_format(cloud)
-    if picture is not None:
-        _check_ending(picture, render.ENDINGS)
-        written.append(picture)
+    drawn = (picture, render.ENDINGS), (figure, figures.ENDINGS), (report, (".html", ".htm"))
+    for path, endings in drawn:
+        if path is not None:
+            _check_ending(path, endings)
+            written.append(path)
     if json_path is not None and json_path != "-":
         _check_ending(Path(json_path), [".json"])
         written.append(Path(json_path))

@@ -10,7 +10,8 @@ import typer
 from vbreg.cli.app import DeviceOption, examples
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import complain, print_row, progress, stdout_console
-from vbreg.cli.results import pose_difference, print_result
+from vbreg.cli.results import print_result
+from vbreg.summary import pose_difference
 
 # A pose further than either from the true one means that the demo failed. Benchmarks of indoor
 # scans count a pair as found within the same bounds.

@@ -22,8 +22,9 @@ from vbreg.cli.console import (
     print_row,
     stdout_console,
 )
-from vbreg.cli.results import as_json, print_result, write_json
+from vbreg.cli.results import print_result, write_json
 from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.summary import as_json
 from vbreg.types import PointCloud, Registration
 
 
@@ -39,12 +40,23 @@ class Aligned:
 
 
 @dataclass(frozen=True)
+class Making:
+    """How a pose was found, as far as a report tells it."""
+
+    command: str
+    weights: str | None
+    device: str
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Where the results go."""
 
     output: Path | None  # a file, or a folder for several sources
     merge: Path | None
     picture: Path | None
+    figure: Path | None
+    report: Path | None
     json_path: str | None
     coordinates: Literal["float32", "float64", "shifted"] | None
     quiet: bool
@@ -118,15 +130,43 @@ def write_clouds(
     return _write(outputs, jobs)
 
 
-def write_picture(outputs: Outputs, aligned: Aligned, target: Path, cloud: PointCloud) -> bool:
-    """Write the picture of before and after, if one is asked for; return whether it could be."""
-    from vbreg import render
+def write_pictures(outputs: Outputs, aligned: Aligned, target: Path, cloud: PointCloud) -> bool:
+    """Write picture and figure as far as they are asked for; return whether all could be."""
+    from vbreg.figure import draw_figure
+    from vbreg.render import before_after
 
-    if outputs.picture is None:
+    pair, result = (aligned.cloud.points, cloud.points), aligned.result
+    title = f"{aligned.path.name} to {target.name}"
+    jobs: list[tuple[Path, Callable[[], object]]] = []
+    if (picture := outputs.picture) is not None:
+        jobs.append((picture, lambda: before_after(*pair, result.T_target_source, picture, title)))
+    if (figure := outputs.figure) is not None:
+        jobs.append((figure, lambda: draw_figure(*pair, result, figure)))
+    return _write(outputs, jobs)
+
+
+def write_report(
+    outputs: Outputs, aligned: Aligned, target: Path, cloud: PointCloud, making: Making
+) -> bool:
+    """Write the report, if one is asked for; return whether it could be."""
+    from vbreg import viewer
+
+    if (report := outputs.report) is None:
         return True
-    picture, title = outputs.picture, f"{aligned.path.name} to {target.name}"
-    pair, T = (aligned.cloud.points, cloud.points), aligned.result.T_target_source
-    return _write(outputs, [(picture, lambda: render.before_after(*pair, T, picture, title))])
+
+    def write() -> None:
+        scene = viewer.ShownPair(
+            aligned.cloud,
+            cloud,
+            aligned.result,
+            viewer.votes_of(aligned.result, making.weights, making.device),
+            as_json(aligned.result, aligned.timings, aligned.path, target, aligned.warnings),
+            (aligned.path.name, target.name),
+            making.command,
+        )
+        viewer.write_report(report, scene)
+
+    return _write(outputs, [(report, write)])
 
 
 def _write(outputs: Outputs, jobs: Sequence[tuple[Path, Callable[[], object]]]) -> bool:

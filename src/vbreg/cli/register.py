@@ -15,6 +15,7 @@ from vbreg.cli.app import (
     DeviceOption,
     QuietOption,
     VoxelSizeOption,
+    command_line,
     examples,
 )
 from vbreg.cli.checks import check_inputs, check_outputs
@@ -28,7 +29,15 @@ from vbreg.cli.constraints import (
     guess_of,
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
-from vbreg.cli.outputs import Aligned, Outputs, write_clouds, write_picture, write_poses
+from vbreg.cli.outputs import (
+    Aligned,
+    Making,
+    Outputs,
+    write_clouds,
+    write_pictures,
+    write_poses,
+    write_report,
+)
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import LIKELY, PointCloud, Registration
 
@@ -37,6 +46,7 @@ NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
 EXAMPLES = examples(
     "vbreg register source.ply target.ply",
     "vbreg register source.ply target.ply -o aligned.ply --picture before_after.png",
+    "vbreg register source.ply target.ply --report report.html --figure figure.svg",
     "vbreg register source.pcd target.pcd --preset outdoor",
     "vbreg register source.ply target.ply --voxel-size 0.03 --json - | jq .T_target_source",
     "vbreg register scan1.ply scan2.ply map.ply -o aligned/ --merge all.ply",
@@ -87,6 +97,13 @@ JsonOption = Annotated[
 ]
 PictureOption = Annotated[
     Path | None, typer.Option(help="Write a picture of before and after, .png or .jpg.")
+]
+FigureOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a figure for papers: before, matches, after; .png or .svg."),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option(help="Write a page to look at the result in any browser, .html.")
 ]
 WeightsOption = Annotated[
     str | None,
@@ -154,6 +171,7 @@ LatentSeedOption = Annotated[
 
 
 def register(
+    context: typer.Context,
     source: SourceArgument,
     target: TargetArgument,
     voxel_size: VoxelSizeOption = None,
@@ -161,6 +179,8 @@ def register(
     output: OutputOption = None,
     json_path: JsonOption = None,
     picture: PictureOption = None,
+    figure: FigureOption = None,
+    report: ReportOption = None,
     merge: MergeOption = None,
     coordinates: CoordinatesOption = None,
     crop: CropOption = None,
@@ -184,7 +204,7 @@ def register(
 ) -> None:
     """Find the pose of SOURCE, or of each of several, in the frame of TARGET."""
     several = len(source) > 1
-    outputs = Outputs(output, merge, picture, json_path, coordinates, quiet)
+    outputs = Outputs(output, merge, picture, figure, report, json_path, coordinates, quiet)
     crops = [parse_crop(text) for text in crop or []]
     options = {
         "voxel_size": voxel_size,
@@ -231,7 +251,9 @@ def register(
         least = min_probability or 0.0
         kept = [aligned for aligned in found if not (least and _improbable(aligned, least))]
         failed |= not write_clouds(outputs, kept, target, whole, several)
-        failed |= not write_picture(outputs, found[0], target, whole)
+        failed |= not write_pictures(outputs, found[0], target, whole)
+        made_by = Making(command_line(context), weights, device)
+        failed |= not write_report(outputs, found[0], target, whole, made_by)
         improbable = len(kept) < len(found)
     if failed:
         raise typer.Exit(2)
@@ -243,8 +265,9 @@ def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
     """Raise an error where something is wrong with the paths, before any work begins."""
     check_inputs(target)
     if len(sources) > 1:
-        if outputs.picture is not None:
-            raise FileFormatError(f"--picture {outputs.picture}: it shows one source; give one")
+        for name in ("picture", "figure", "report"):
+            if (path := getattr(outputs, name)) is not None:
+                raise FileFormatError(f"--{name} {path}: it shows one source; give one")
         if outputs.output is not None and not outputs.output.is_dir():
             raise FileFormatError(
                 f"-o {outputs.output}: expected a folder for the {len(sources)} sources; create it"
@@ -252,6 +275,8 @@ def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
     check_outputs(
         clouds=outputs.clouds(sources),
         picture=outputs.picture,
+        figure=outputs.figure,
+        report=outputs.report,
         json_path=outputs.json_path,
         inputs=(*sources, target),
     )
@@ -318,7 +343,7 @@ def _doubts(result: Registration) -> list[str]:
     """Say why not to trust a pose; nothing where it is probable and fixed."""
     p = result.success_probability
     if p is not None and p < LIKELY:
-        return [f"{result.verdict}; look at --picture, or try another --voxel-size"]
+        return [f"{result.verdict}; look at --report, or try another --voxel-size"]
     if result.determined and p is not None:
         return []
     return list(result.reasons)
