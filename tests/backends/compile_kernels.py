@@ -2,7 +2,7 @@
 
     python tests/backends/compile_kernels.py 90 89     # compute capabilities times ten
 
-Kernels without matrix products compile to the same for all of these, and do so for the first alone.
+Kernels without matrix products take as much on all of these; they are compiled for the first alone.
 
 Run by test_triton.py in a process of its own, since kernels are interpreted in that of the tests.
 """

@@ -92,19 +92,10 @@ def test_methods_find_the_poses_and_the_report_says_so(scans: Path, tmp_path: Pa
 def test_the_command_runs_and_goes_on(
     scans: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [
-        "benchmark",
-        str(scans),
-        "--methods",
-        "sm",
-        "--voxel-size",
-        str(VOXEL),
-        "--limit",
-        "2",
-    ]
+    command = ["benchmark", str(scans), "--methods", "sm", "--voxel-size", str(VOXEL)]
     for _ in range(2):
         with pytest.raises(SystemExit) as stop:
-            cli.main([*command, "-o", str(tmp_path)])
+            cli.main([*command, "--limit", "2", "-o", str(tmp_path)])
         assert not stop.value.code
         assert "SM" in capsys.readouterr().out
     assert f"vbreg benchmark {scans} --methods sm" in (tmp_path / "report.md").read_text()
