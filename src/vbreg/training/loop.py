@@ -234,8 +234,17 @@ def follow_gradient(state: State[Any], config: OptimizerConfig) -> None:
 
 @torch.no_grad()
 def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
-    """Move averaged weights towards the current ones by 1 - decay."""
-    torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
+    """Move averaged weights, and what norms have seen, towards the current ones by 1 - decay."""
+    torch._foreach_lerp_(_averaged(averaged), _averaged(current), 1.0 - decay)
+
+
+def _averaged(network: torch.nn.Module) -> list[Tensor]:
+    """List the weights of a network, and the means and variances of its batch norms."""
+    found: list[Tensor] = list(network.parameters())
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            found += [t for t in (module.running_mean, module.running_var) if t is not None]
+    return found
 
 
 def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:

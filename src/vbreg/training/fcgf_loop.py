@@ -1,0 +1,97 @@
+"""The training of FCGF, on the same places and by the same losses as the learned descriptor.
+
+Clouds lie on the device as points. Each step turns them anew, since the network is not free of the
+frame, and makes their cells and the tables of neighbours there, all clouds packed into one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vbreg.backends.neighbors import radius_knn
+from vbreg.descriptors.fcgf import (
+    DetailedCloud,
+    FcgfNetwork,
+    detailed,
+    fine_cells,
+    load_fcgf,
+    save_fcgf,
+)
+from vbreg.descriptors.prepared import ThinnedCloud
+from vbreg.errors import VBRegError
+from vbreg.geometry import random_rotation
+from vbreg.training.descriptor_config import FcgfTrainConfig
+from vbreg.training.descriptor_loop import ContrastRun
+
+TEMPERATURE = 0.07  # before the first step
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class FcgfLearner(nn.Module):
+    """The network, and the temperature that its loss learns beside it."""
+
+    def __init__(self, network: FcgfNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.temperature = nn.Parameter(torch.tensor(TEMPERATURE).log())
+
+
+def detailed_crop(cloud: ThinnedCloud, generator: torch.Generator) -> DetailedCloud:
+    """Return what the network sees of a cloud, whose finer points may reach beyond its others."""
+    near = radius_knn(cloud.points, cloud.detail, cloud.scale.normal_radius, 1)[2].squeeze(1)
+    return detailed(cloud._replace(detail=cloud.detail[near]))
+
+
+class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
+    """A training run of FCGF."""
+
+    make_ready = staticmethod(detailed_crop)
+
+    def __init__(
+        self,
+        config: FcgfTrainConfig,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
+
+    def described(
+        self, network: FcgfLearner, clouds: Sequence[DetailedCloud], rows: Sequence[Tensor]
+    ) -> Tensor:
+        """Return descriptors (C, n, d) of rows (n,) of each of C clouds, turned by chance."""
+        turns = random_rotation(len(clouds), generator=self.generator, device=self.device)
+        cells, at = fine_cells([cloud.detail @ R.T for cloud, R in zip(clouds, turns, strict=True)])
+        found = network.network(cells, PRECISIONS[self.config.precision])
+        chosen = [
+            cell[cloud.nearest[row].long()]
+            for cloud, cell, row in zip(clouds, at, rows, strict=True)
+        ]
+        described: Tensor = found.index_select(0, torch.cat(chosen))
+        return described.unflatten(0, (len(clouds), -1))
+
+    def log_temperature(self, network: FcgfLearner) -> Tensor:
+        """Return the logarithm of the temperature that the network has learnt."""
+        return network.temperature
+
+    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
+        """Write the averaged weights."""
+        return save_fcgf(path, self.state.averaged.network, about)
+
+
+def _first_network(config: FcgfTrainConfig) -> FcgfNetwork:
+    """Return the network before the first step: drawn by chance, or that of a weights file."""
+    if config.start_from is None:
+        return FcgfNetwork(config.fcgf)
+    network = load_fcgf(config.start_from).network.train()
+    if network.config != config.fcgf:
+        raise VBRegError(
+            f"{config.start_from} holds another network ({network.config}) than the configuration "
+            f"asks for ({config.fcgf})"
+        )
+    return network
