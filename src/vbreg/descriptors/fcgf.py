@@ -9,23 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
 from vbreg.descriptors.prepared import ThinnedCloud
 from vbreg.errors import FileFormatError
 from vbreg.io.checkpoints import read_state_dict
 from vbreg.scale import Scale
-from vbreg.sparse import MAX_KERNEL, Cells, Neighbours, SparseConvolution, occupied
+from vbreg.sparse import (
+    LEVELS,
+    MAX_KERNEL,
+    Cells,
+    Channels,
+    Levels,
+    ResUNet,
+    SparseConvolution,
+    occupied,
+)
 from vbreg.weights_file import checksum, do_not_fit, fill, read_weights, save_weights
 
 FINE = Scale(1.0).detail_size  # voxels: the side of a cell
-NORM_MOMENTUM = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,8 @@ class FcgfConfig:
     """The parts of the network; what is not said is as published."""
 
     first_kernel: int = 7
-    channels: tuple[int, int, int, int] = (32, 64, 128, 256)  # down, from fine to coarse
-    up_channels: tuple[int, int, int, int] = (64, 64, 64, 128)  # up, the last one first
+    channels: Channels = (32, 64, 128, 256)  # down, from fine to coarse
+    up_channels: Channels = (64, 64, 64, 128)  # up, the last one first
     output: int = 32
 
     def __post_init__(self) -> None:
@@ -71,72 +80,31 @@ def fine_cells(clouds: Sequence[Tensor]) -> tuple[Cells, list[Tensor]]:
     return cells, list(row.split(sizes))
 
 
-class _Norm(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.bn = nn.BatchNorm1d(channels, momentum=NORM_MOMENTUM)
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed: Tensor = self.bn(x)
-        return normed
-
-
-class _Block(nn.Module):
-    """Two convolutions beside which the input passes by."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1, self.norm1 = SparseConvolution(channels, channels, 3), _Norm(channels)
-        self.conv2, self.norm2 = SparseConvolution(channels, channels, 3), _Norm(channels)
-
-    def forward(self, x: Tensor, neighbours: Neighbours) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x, neighbours)))
-        return F.relu(x + self.norm2(self.conv2(y, neighbours)))
-
-
-class FcgfNetwork(nn.Module):
+class FcgfNetwork(ResUNet):
     """Describes the cells of a cloud, or of several."""
 
     def __init__(self, config: FcgfConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or FcgfConfig()
-        down, up = config.channels, config.up_channels
-        self.conv1 = SparseConvolution(1, down[0], config.first_kernel)
-        self.norm1, self.block1 = _Norm(down[0]), _Block(down[0])
-        for k in range(1, 4):
-            self.add_module(f"conv{k + 1}", SparseConvolution(down[k - 1], down[k], 3))
-            self.add_module(f"norm{k + 1}", _Norm(down[k]))
-            self.add_module(f"block{k + 1}", _Block(down[k]))
-        inputs = down[3]
-        for k in (3, 2, 1):
-            self.add_module(f"conv{k + 1}_tr", SparseConvolution(inputs, up[k], 3))
-            self.add_module(f"norm{k + 1}_tr", _Norm(up[k]))
-            self.add_module(f"block{k + 1}_tr", _Block(up[k]))
-            inputs = up[k] + down[k - 1]
-        self.conv1_tr = SparseConvolution(inputs, up[0], 1)
-        self.final = SparseConvolution(up[0], config.output, 1, bias=True)
+        config = config or FcgfConfig()
+        super().__init__(
+            SparseConvolution(1, config.channels[0], config.first_kernel),
+            config.channels,
+            config.up_channels,
+            config.output,
+            partial(SparseConvolution, kernel=3),
+        )
+        self.config = config
 
     def forward(self, cells: Cells, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return descriptors (N, output) of length 1 of the cells, computed in that precision."""
-        x = torch.ones(len(cells), 1, dtype=dtype, device=cells.keys.device)
-        around = cells.neighbours(3)
-        x = self._part(x, "1", cells.neighbours(self.config.first_kernel), around)
-        passed: list[tuple[Tensor, Neighbours, Neighbours]] = []  # what the way up goes back to
-        for k in (2, 3, 4):
-            cells, below = cells.coarser()
-            passed.append((x, around, below))
-            around = cells.neighbours(3)
-            x = self._part(x, f"{k}", below, around)
-        for k in (4, 3, 2):
-            skip, around, below = passed.pop()
-            x = torch.cat([self._part(x, f"{k}_tr", below.turned, around), skip], dim=1)
-        return F.normalize(self.final(F.relu(self.conv1_tr(x))).float(), dim=-1)
-
-    def _part(self, x: Tensor, name: str, way: Neighbours, around: Neighbours) -> Tensor:
-        """Return features of the next level, a convolution and a block away."""
-        conv, norm, block = (getattr(self, f"{part}{name}") for part in ("conv", "norm", "block"))
-        found: Tensor = block(norm(conv(x, way)), around)
-        return found
+        first = cells.neighbours(self.config.first_kernel)
+        ones = torch.ones(len(cells), 1, dtype=dtype, device=cells.keys.device)
+        around, below = [cells.neighbours(3)], []
+        for _ in range(1, LEVELS):
+            coarse, corners = cells.coarser()
+            below.append(cells.neighbours(3, corners))
+            around.append(coarse.neighbours(3))
+            cells = coarse
+        return F.normalize(self.features(ones, Levels(first, around, below)).float(), dim=-1)
 
 
 @torch.inference_mode()

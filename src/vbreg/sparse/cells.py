@@ -1,8 +1,7 @@
-"""Convolution on the occupied cells of a lattice of any dimension, in plain torch on any device.
+"""The occupied cells of a lattice of any dimension, and which of them lie about each other.
 
 A cell has an int64 key, and cells lie in the order of their keys, so that the neighbours of all
-of them are found at once. A convolution gathers them into one product of matrices, forward and
-backward, without atomic additions: the same input gives the same numbers every time.
+of them are found at once: as a table where most offsets hold a cell, as a list where few do.
 Shapes: N cells of dimension D, M of what is computed, K = k^D offsets of a kernel of size k.
 """
 
@@ -10,15 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 
-from vbreg.backends.devices import chunk_size
 from vbreg.errors import VBRegError
 
 MARGIN = 3  # empty cells about the occupied ones, so that no neighbour is another cell's key
@@ -26,7 +22,6 @@ MAX_KERNEL = 2 * MARGIN + 1
 MAX_KEYS = 2**62
 MAX_LISTED = 2**26  # keys, up to which the row of every key is listed: 256 MB; else they are sought
 MAX_SOUGHT = 2**24  # neighbours that are sought at a time
-MAX_GATHERED, MAX_GATHERED_GPU = 2**20, 2**30  # numbers gathered at a time: near a CPU's cache
 
 
 def offsets(kernel: int, dimension: int, device: torch.device | None = None) -> Tensor:
@@ -55,6 +50,35 @@ class Neighbours:
         rows = torch.arange(count, dtype=index.dtype, device=index.device)
         index.scatter_(0, self.index.long(), rows.unsqueeze(1).expand(-1, K))
         return Neighbours(index[:-1], count)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Which inputs each output sees, one by one, each of some kind."""
+
+    output: Tensor  # (E,) rows of M
+    input: Tensor  # (E,) rows of N
+    kind: Tensor  # (E,) the offset, or a class of offsets
+    outputs: int  # M
+    inputs: int  # N
+    kinds: int
+
+    @property
+    def turned(self) -> Edges:
+        """Which outputs each input is seen by: the edges of the transposed convolution."""
+        return Edges(self.input, self.output, self.kind, self.inputs, self.outputs, self.kinds)
+
+    def in_classes(self, class_of_offset: Tensor) -> Edges:
+        """Return the same edges by the class (K,) of their offsets."""
+        kinds = int(class_of_offset.max()) + 1
+        return replace(self, kind=class_of_offset[self.kind], kinds=kinds)
+
+    @cached_property
+    def bags(self) -> tuple[Tensor, Tensor]:
+        """The inputs (E,) in the order of output and kind, and where each of M x kinds begins."""
+        slot = self.output * self.kinds + self.kind
+        count = torch.bincount(slot, minlength=self.outputs * self.kinds)
+        return self.input[torch.argsort(slot, stable=True)], count.cumsum(0) - count
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,27 +122,50 @@ class Cells:
         listed = torch.full((self.possible,), len(self), dtype=torch.int32, device=self.keys.device)
         return listed.scatter_(0, self.keys, row)
 
-    def seen_from(self, keys: Tensor, kernel: int) -> Neighbours:
-        """Find the cells about keys (M,)."""
+    def neighbours(self, kernel: int, at: Tensor | None = None) -> Neighbours:
+        """Find the cells about cells (M, 1 + D), or about each other."""
+        keys = self.keys if at is None else self.key_of(at)
         step = offsets(kernel, self.dimension, keys.device) @ self.weights[1:].unsqueeze(-1)
         step = step.squeeze(-1)  # (K,)
         index = torch.empty(len(keys), len(step), dtype=torch.int32, device=keys.device)
-        for part in _parts(len(keys), len(step), MAX_SOUGHT):
+        for part in parts(len(keys), len(step), MAX_SOUGHT):
             index[part] = self.rows(keys[part].unsqueeze(1) + step)
         return Neighbours(index, len(self))
 
-    def neighbours(self, kernel: int) -> Neighbours:
-        """Find what a convolution sees that gives a value to each of the same cells."""
-        return self.seen_from(self.keys, kernel)
+    def edges(self, kernel: int, at: Tensor | None = None) -> Edges:
+        """List the cells about cells (M, 1 + D), or about each other, by offset.
 
-    def coarser(self, kernel: int = 3) -> tuple[Cells, Neighbours]:
-        """Return cells of twice the size, and which of these a convolution of stride 2 sees."""
+        Axis after axis, only beginnings of keys that occur are followed, so that the cost depends
+        on the neighbours that there are and hardly on how many there might be.
+        """
+        at = self.at if at is None else at
+        steps = torch.arange(kernel, device=at.device)
+        row = torch.arange(len(at), device=at.device)
+        begun, offset = at[:, 0] - self.low[0], torch.zeros_like(row)
+        place = row
+        for axis in range(1, self.at.shape[1]):
+            width = self.weights[axis - 1] // self.weights[axis]
+            digit = at[row, axis] - self.low[axis] - kernel // 2
+            tried = (begun * width + digit).unsqueeze(1) + steps  # (E, k)
+            known = torch.unique_consecutive(self.keys // self.weights[axis])
+            place = torch.searchsorted(known, tried).clamp_max(len(known) - 1)
+            found = known[place] == tried
+            offset = (offset.unsqueeze(1) + steps * kernel ** (axis - 1))[found]
+            row = row.unsqueeze(1).expand_as(tried)[found]
+            begun, place = tried[found], place[found]
+        return Edges(row, place, offset, len(at), len(self), kernel**self.dimension)
+
+    def coarser(self) -> tuple[Cells, Tensor]:
+        """Return cells of twice the size, and the corners (M, 1 + D) of these among ours.
+
+        What a convolution of stride 2 sees lies about the corners.
+        """
         at = self.at.clone()
         at[:, 1:] = at[:, 1:].div(2, rounding_mode="floor")
         coarse, _ = occupied(at[:, 1:], at[:, 0])
         corner = coarse.at.clone()
         corner[:, 1:] *= 2
-        return coarse, self.seen_from(self.key_of(corner), kernel)
+        return coarse, corner
 
 
 def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]:
@@ -146,84 +193,8 @@ def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]
     return Cells(first, keys, low, weights, possible), row
 
 
-def convolve(x: Tensor, kernel: Tensor, neighbours: Neighbours) -> Tensor:
-    """Return (M, Cout) of features x (N, Cin) and a kernel (K, Cin, Cout).
-
-    Give `neighbours.turned` for the transposed convolution. Products have the precision of x.
-    """
-    found: Tensor = _Convolution.apply(x, kernel.to(x.dtype), neighbours)
-    return found
-
-
-class _Convolution(torch.autograd.Function):
-    """Gathers anew in the backward pass, which needs a tenth of the memory."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Tensor, neighbours: Neighbours) -> Tensor:
-        ctx.save_for_backward(x, kernel)
-        ctx.neighbours = neighbours
-        flat = kernel.flatten(0, 1)  # (K Cin, Cout)
-        return _joined([part @ flat for _, part in _gathered(x, neighbours.index)], flat)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, kernel = ctx.saved_tensors
-        neighbours: Neighbours = ctx.neighbours
-        of_x = of_kernel = None
-        if ctx.needs_input_grad[0]:
-            flat = kernel.transpose(1, 2).flatten(0, 1)  # (K Cout, Cin)
-            back = _gathered(gradient, neighbours.turned.index)
-            of_x = _joined([part @ flat for _, part in back], flat)
-        if ctx.needs_input_grad[1]:
-            parts = _gathered(x, neighbours.index)
-            of_kernel = sum(
-                (part.T @ gradient[rows] for rows, part in parts), torch.zeros_like(kernel[0, :1])
-            )
-            of_kernel = of_kernel.view_as(kernel)
-        return of_x, of_kernel, None
-
-
-def _joined(parts: list[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else like.new_empty(0, like.shape[1])
-
-
-def _gathered(x: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows of the table, and what stands there side by side (rows, K C); nothing is 0."""
-    K = index.shape[1]
-    padded = torch.cat([x, x.new_zeros(1, x.shape[1])])
-    most = chunk_size(x.device, cpu=MAX_GATHERED, gpu=MAX_GATHERED_GPU)
-    for rows in _parts(len(index), K * x.shape[1], most):
-        yield rows, padded.index_select(0, index[rows].reshape(-1)).view(-1, K * x.shape[1])
-
-
-def _parts(count: int, each: int, most: int) -> Iterator[slice]:
+def parts(count: int, each: int, most: int) -> Iterator[slice]:
     """Yield slices of so many rows that no more than `most` numbers are held."""
     step = max(1, most // max(1, each))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
-
-
-class SparseConvolution(nn.Module):
-    """A convolution, strided or transposed by the neighbours that it is given.
-
-    Its weights are named and laid out as those of MinkowskiEngine.
-    """
-
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, dimension: int = 3, bias: bool = False
-    ) -> None:
-        super().__init__()
-        K = kernel**dimension
-        shape = (inputs, outputs) if K == 1 else (K, inputs, outputs)
-        bound = 1 / math.sqrt(K * inputs)
-        self.kernel = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(1, outputs).uniform_(-bound, bound)) if bias else None
-
-    def forward(self, x: Tensor, neighbours: Neighbours | None = None) -> Tensor:
-        """Return features (M, outputs) of features (N, inputs); a kernel of 1 needs no table."""
-        if neighbours is None:
-            x = x @ self.kernel.to(x.dtype)
-        else:
-            x = convolve(x, self.kernel, neighbours)
-        return x if self.bias is None else x + self.bias.to(x.dtype)

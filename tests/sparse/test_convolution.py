@@ -5,9 +5,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg import sparse
 from vbreg.errors import VBRegError
-from vbreg.sparse import Cells, Neighbours, SparseConvolution, convolve, occupied, offsets
+from vbreg.sparse import (
+    Cells,
+    Neighbours,
+    SparseConvolution,
+    TiedConvolution,
+    convolve,
+    occupied,
+    offsets,
+    tied_classes,
+)
 
 SIDE = 8
 
@@ -21,6 +29,12 @@ def blob(seed: int = 0, share: float = 0.3) -> Tensor:
 
 def values(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def strided(cells: Cells) -> tuple[Cells, Neighbours]:
+    """Cells of twice the size, and what a convolution of stride 2 sees."""
+    coarse, corners = cells.coarser()
+    return coarse, cells.neighbours(3, corners)
 
 
 def as_dense(x: Tensor, cells: Cells, side: int = SIDE) -> Tensor:
@@ -66,7 +80,7 @@ def test_it_is_the_dense_one(kernel: int) -> None:
 
 def test_stride_two_is_the_dense_one() -> None:
     cells, _ = occupied(blob())
-    coarse, down = cells.coarser()
+    coarse, down = strided(cells)
     assert {tuple(c) for c in coarse.at.tolist()} == {
         (b, x // 2, y // 2, z // 2) for b, x, y, z in cells.at.tolist()
     }
@@ -78,7 +92,7 @@ def test_stride_two_is_the_dense_one() -> None:
 def test_the_way_back_is_the_dense_one() -> None:
     """Values of coarse cells c go to the finer cells 2 c + offset, as in conv_transpose3d."""
     cells, _ = occupied(blob())
-    coarse, down = cells.coarser()
+    coarse, down = strided(cells)
     x, w = values(len(coarse), 4), values(27, 4, 5, seed=1)
     found = convolve(x, w, down.turned)
     kernel = as_dense_kernel(w).transpose(0, 1)  # (Cin, Cout, k, k, k)
@@ -98,7 +112,7 @@ def test_shifted_by_whole_cells_nothing_changes(shift: tuple[int, ...]) -> None:
     found = []
     for cells in (occupied(here)[0], occupied(there)[0]):
         x = torch.ones(len(cells), 1, dtype=torch.float64)
-        coarse, down = cells.coarser()
+        coarse, down = strided(cells)
         fine, less = convolve(x, w, cells.neighbours(3)), convolve(x, w, down)
         found.append((fine, less, coarse.at[:, 1:] - torch.tensor(shift) // 2 * (len(found) > 0)))
     for a, b in zip(*found, strict=True):
@@ -127,11 +141,11 @@ def test_six_dimensions_as_a_naive_loop() -> None:
     torch.testing.assert_close(found, naive)
 
 
-@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("turned", [False, True])
-def test_gradients(strided: bool, turned: bool) -> None:
+def test_gradients(stride: int, turned: bool) -> None:
     cells, _ = occupied(blob(share=0.05))
-    neighbours = cells.coarser()[1] if strided else cells.neighbours(3)
+    neighbours = strided(cells)[1] if stride == 2 else cells.neighbours(3)
     neighbours = neighbours.turned if turned else neighbours
     x = values(neighbours.inputs, 2).requires_grad_()
     w = values(27, 2, 3, seed=1).requires_grad_()
@@ -145,10 +159,8 @@ def test_clouds_do_not_see_each_other() -> None:
     w = values(27, 1, 3, seed=1)
 
     def run(cells: Cells) -> Tensor:
-        coarse, down = cells.coarser()
         x = convolve(torch.ones(len(cells), 1, dtype=torch.float64), w, cells.neighbours(3))
-        del coarse
-        return convolve(x[:, :1], w, down)
+        return convolve(x[:, :1], w, strided(cells)[1])
 
     found = run(together)
     alone = torch.cat([run(occupied(cloud)[0]) for cloud in clouds])
@@ -157,8 +169,8 @@ def test_clouds_do_not_see_each_other() -> None:
 
 def test_listed_and_sought_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = occupied(blob())[0].neighbours(5)
-    monkeypatch.setattr(sparse, "MAX_LISTED", 10)
-    monkeypatch.setattr(sparse, "MAX_SOUGHT", 1000)
+    monkeypatch.setattr("vbreg.sparse.cells.MAX_LISTED", 10)
+    monkeypatch.setattr("vbreg.sparse.cells.MAX_SOUGHT", 1000)
     sought = occupied(blob())[0].neighbours(5)
     assert torch.equal(listed.index, sought.index)
 
@@ -168,7 +180,7 @@ def test_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     w = values(27, 2, 3, seed=1).requires_grad_()
     found = []
     for most in (2**20, 100):
-        monkeypatch.setattr(sparse, "MAX_GATHERED", most)
+        monkeypatch.setattr("vbreg.sparse.convolution.MAX_GATHERED", most)
         x = values(len(cells), 2).requires_grad_()
         y = convolve(x, w, cells.neighbours(3))
         found.append((y, *torch.autograd.grad(y.square().sum(), (x, w))))
@@ -201,3 +213,54 @@ def test_a_layer_is_named_as_in_minkowski_engine() -> None:
     x = torch.randn(7, 4)
     alone = Neighbours(torch.arange(7, dtype=torch.int32).unsqueeze(1), 7)
     torch.testing.assert_close(one(x), convolve(x, one.kernel.unsqueeze(0), alone) + one.bias)
+
+
+# --- few neighbours of many: lists of edges
+
+
+def pairs(seed: int = 0, count: int = 150) -> Tensor:
+    """Cells (count, 6) of made-up matches, dense enough that some have neighbours."""
+    return torch.randint(-3, 4, (count, 6), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dimension", [3, 6])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_list_holds_what_the_table_holds(dimension: int, stride: int) -> None:
+    number = torch.arange(150) % 2
+    cells, _ = occupied(pairs()[:, :dimension], number)
+    at = cells.coarser()[1] if stride == 2 else None
+    table, edges = cells.neighbours(3, at), cells.edges(3, at)
+    listed = {*zip(edges.output.tolist(), edges.kind.tolist(), edges.input.tolist(), strict=True)}
+    assert len(listed) == len(edges.output)
+    rows, columns = (table.index < len(cells)).nonzero().unbind(1)
+    there = table.index[rows, columns]
+    assert listed == {*zip(rows.tolist(), columns.tolist(), there.tolist(), strict=True)}
+    assert (edges.outputs, edges.inputs) == (len(table.index), len(cells))
+    assert edges.kinds == 3**dimension
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_tied_offsets_share_a_matrix(turned: bool) -> None:
+    """As the general convolution with the shared matrices written out."""
+    cells, _ = occupied(pairs())
+    coarse, corners = cells.coarser()
+    edges = cells.edges(3, corners).in_classes(tied_classes())
+    table = cells.neighbours(3, corners)
+    edges, table = (edges.turned, table.turned) if turned else (edges, table)
+    layer = TiedConvolution(4, 5).double()
+    x = values(len(coarse) if turned else len(cells), 4).requires_grad_()
+    found = layer(x, edges)
+    naive = convolve(x, layer.kernel[tied_classes()], table)
+    torch.testing.assert_close(found, naive)
+    weights = values(*found.shape, seed=2)
+    parts = [torch.autograd.grad((y * weights).sum(), (x, layer.kernel)) for y in (found, naive)]
+    for a, b in zip(*parts, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_classes_do_not_change_where_axes_are_swapped_or_mirrored() -> None:
+    classes, every = tied_classes(), offsets(3, 6)
+    assert classes.unique().tolist() == list(range(16))
+    changed = every[:, [1, 0, 2, 3, 5, 4]] * torch.tensor([1, -1, 1, -1, 1, 1])
+    row = ((changed + 1) * 3 ** torch.arange(6)).sum(1)
+    assert torch.equal(classes[row], classes)
