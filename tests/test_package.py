@@ -97,12 +97,12 @@ ALLOWED = {
     ),
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
-        "pretrained registration scale timing types verification voting"
+        "pretrained registration scale sparse timing types verification voting weights_file"
     ),
     "training": (
         "backends clouds datasets descriptors errors estimation frames geometry io losses matching "
-        "metrics network pretrained recording registration scale simulator types verification "
-        "voting"
+        "methods metrics network pretrained recording registration scale simulator types "
+        "verification voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics scale types"
