@@ -55,8 +55,13 @@ class ContrastRun(PlacesRun[C, N]):
         self.look_at = config.look_at or config.places
 
     @abstractmethod
-    def described(self, network: N, clouds: Sequence[C], rows: Sequence[Tensor]) -> Tensor:
-        """Return descriptors (C, n, d) of rows (n,) of each of C clouds, at once."""
+    def described(
+        self, network: N, clouds: Sequence[C], rows: Sequence[Tensor], T_target_source: Tensor
+    ) -> Tensor:
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once.
+
+        Each source comes before its target; T_target_source (B, 4, 4) says how they lie.
+        """
 
     @abstractmethod
     def log_temperature(self, network: N) -> Tensor:
@@ -81,7 +86,7 @@ class ContrastRun(PlacesRun[C, N]):
             clouds += ends
             rows += found
             points += [x[found[0]], y[found[1]]]
-        descriptors = self.described(network, clouds, rows)
+        descriptors = self.described(network, clouds, rows, T_target_source)
         at = torch.stack(points)
         return pairs_loss(
             (descriptors[::2], descriptors[1::2]),
@@ -118,9 +123,13 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
         super().__init__(config, lambda: _first_network(config), device, clock)
 
     def described(
-        self, network: DescriptorNetwork, clouds: Sequence[Prepared], rows: Sequence[Tensor]
+        self,
+        network: DescriptorNetwork,
+        clouds: Sequence[Prepared],
+        rows: Sequence[Tensor],
+        T_target_source: Tensor,
     ) -> Tensor:
-        """Return descriptors (C, n, d) of rows (n,) of each of C clouds, at once."""
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
         packed = pack(clouds)
         sizes = [len(cloud.points) for cloud in clouds]
         chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])

@@ -2,16 +2,19 @@
 
 Clouds lie on the device as points. Each step turns them anew, since the network is not free of the
 frame, and makes their cells and the tables of neighbours there, all clouds packed into one.
+Where they were turned by any rotation from the first step on, it learnt nothing for long.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vbreg.backends.neighbors import radius_knn
@@ -25,7 +28,7 @@ from vbreg.descriptors.fcgf import (
 )
 from vbreg.descriptors.prepared import ThinnedCloud
 from vbreg.errors import VBRegError
-from vbreg.geometry import random_rotation
+from vbreg.geometry import random_rotation, rotation_of_vector
 from vbreg.training.descriptor_config import FcgfTrainConfig
 from vbreg.training.descriptor_loop import ContrastRun
 
@@ -60,12 +63,19 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
+        self.turning = config.turning
 
     def described(
-        self, network: FcgfLearner, clouds: Sequence[DetailedCloud], rows: Sequence[Tensor]
+        self,
+        network: FcgfLearner,
+        clouds: Sequence[DetailedCloud],
+        rows: Sequence[Tensor],
+        T_target_source: Tensor,
     ) -> Tensor:
-        """Return descriptors (C, n, d) of rows (n,) of each of C clouds, turned by chance."""
-        turns = random_rotation(len(clouds), generator=self.generator, device=self.device)
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, turned by chance."""
+        turns = self.turns(T_target_source[:, :3, :3])
+        if not network.training:  # as users have them
+            turns = torch.eye(3, device=self.device).expand_as(turns)
         cells, at = fine_cells([cloud.detail @ R.T for cloud, R in zip(clouds, turns, strict=True)])
         found = network.network(cells, PRECISIONS[self.config.precision])
         chosen = [
@@ -74,6 +84,23 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         ]
         described: Tensor = found.index_select(0, torch.cat(chosen))
         return described.unflatten(0, (len(clouds), -1))
+
+    def turns(self, R_target_source: Tensor) -> Tensor:
+        """Draw how the clouds of B pairs are turned (2 B, 3, 3), each source before its target.
+
+        Both by one rotation so that they lie alike, and the source by another one on top, whose
+        angle grows with the training.
+        """
+        B = len(R_target_source)
+        common, free = random_rotation(2 * B, generator=self.generator, device=self.device).chunk(2)
+        if self.progress < self.turning:
+            angle = math.pi * self.progress / self.turning
+            axis = F.normalize(
+                torch.randn(B, 3, generator=self.generator, device=self.device), dim=-1
+            )
+            share = torch.rand(B, 1, generator=self.generator, device=self.device)
+            free = rotation_of_vector(angle * share * axis)
+        return torch.stack([free @ common @ R_target_source, common], dim=1).flatten(0, 1)
 
     def log_temperature(self, network: FcgfLearner) -> Tensor:
         """Return the logarithm of the temperature that the network has learnt."""
