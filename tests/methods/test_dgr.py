@@ -87,7 +87,7 @@ def test_swapping_and_mirroring_axes_changes_nothing_at_the_finest_level() -> No
     for at in (x, -x[..., [1, 0, 2]]):
         both = torch.cat([at, y], dim=-1)[0]
         cells, row = dgr.occupied((both / CELL).round().long())
-        around = dgr.levels_of(cells).first
+        around = dgr.levels(cells).first
         counted.append(layer(torch.ones(len(cells), 1), around)[row])
     torch.testing.assert_close(counted[0], counted[1])
 

@@ -115,6 +115,17 @@ def test_the_averaged_network_knows_what_its_norms_have_seen(
     assert not bn.training
 
 
+def test_lower_precision_gives_nearly_the_same(place: ReadyPlace[DetailedCloud]) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        run = FcgfRun(replace(CONFIG, precision=precision), CPU)
+        run.places.add(place)
+        losses.append(float(run.take_step()["total"]))
+        assert run.state.skipped == 0
+        assert all(p.dtype == torch.float32 for p in run.state.network.parameters())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 def test_finer_points_far_from_the_others_are_left_out() -> None:
     points = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)) * 4
     detail = torch.cat([points + 0.1, points + 100])

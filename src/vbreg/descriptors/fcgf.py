@@ -23,13 +23,12 @@ from vbreg.errors import FileFormatError
 from vbreg.io.checkpoints import read_state_dict
 from vbreg.scale import Scale
 from vbreg.sparse import (
-    LEVELS,
     MAX_KERNEL,
     Cells,
     Channels,
-    Levels,
     ResUNet,
     SparseConvolution,
+    levels_of,
     occupied,
 )
 from vbreg.weights_file import checksum, do_not_fit, fill, read_weights, save_weights
@@ -96,15 +95,10 @@ class FcgfNetwork(ResUNet):
 
     def forward(self, cells: Cells, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return descriptors (N, output) of length 1 of the cells, computed in that precision."""
-        first = cells.neighbours(self.config.first_kernel)
         ones = torch.ones(len(cells), 1, dtype=dtype, device=cells.keys.device)
-        around, below = [cells.neighbours(3)], []
-        for _ in range(1, LEVELS):
-            coarse, corners = cells.coarser()
-            below.append(cells.neighbours(3, corners))
-            around.append(coarse.neighbours(3))
-            cells = coarse
-        return F.normalize(self.features(ones, Levels(first, around, below)).float(), dim=-1)
+        first = cells.neighbours(self.config.first_kernel)
+        levels = levels_of(cells, lambda some, at: some.neighbours(3, at), first)
+        return F.normalize(self.features(ones, levels).float(), dim=-1)
 
 
 @torch.inference_mode()

@@ -27,12 +27,12 @@ from vbreg.methods import ransac
 from vbreg.methods.common import Answer, LocalMethod, Task
 from vbreg.methods.interface import Method
 from vbreg.sparse import (
-    LEVELS,
     Cells,
     Channels,
     Levels,
     ResUNet,
     TiedConvolution,
+    levels_of,
     occupied,
     tied_classes,
 )
@@ -75,19 +75,13 @@ class DgrNetwork(ResUNet):
         number = torch.arange(B, device=at.device).repeat_interleave(N)
         cells, row = occupied(at.flatten(0, 1), number)
         ones = torch.ones(len(cells), 1, dtype=source.dtype, device=at.device)
-        return self.features(ones, levels_of(cells)).squeeze(1)[row].view(B, N)
+        return self.features(ones, levels(cells)).squeeze(1)[row].view(B, N)
 
 
-def levels_of(cells: Cells) -> Levels:
+def levels(cells: Cells) -> Levels:
     """Return what the convolutions see of six-dimensional cells and of coarser ones."""
     classes = tied_classes(cells.keys.device)
-    around, below = [cells.edges(3).in_classes(classes)], []
-    for _ in range(1, LEVELS):
-        coarse, corners = cells.coarser()
-        below.append(cells.edges(3, corners).in_classes(classes))
-        around.append(coarse.edges(3).in_classes(classes))
-        cells = coarse
-    return Levels(around[0], around, below)
+    return levels_of(cells, lambda some, at: some.edges(3, at).in_classes(classes))
 
 
 def clipped(weights: Tensor) -> Tensor:

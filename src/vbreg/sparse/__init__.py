@@ -2,10 +2,9 @@
 
 from vbreg.sparse.cells import MAX_KERNEL, Cells, Edges, Neighbours, occupied, offsets
 from vbreg.sparse.convolution import SparseConvolution, TiedConvolution, convolve, tied_classes
-from vbreg.sparse.unet import LEVELS, Channels, Levels, ResUNet
+from vbreg.sparse.unet import Channels, Levels, ResUNet, levels_of
 
 __all__ = [
-    "LEVELS",
     "MAX_KERNEL",
     "Cells",
     "Channels",
@@ -16,6 +15,7 @@ __all__ = [
     "SparseConvolution",
     "TiedConvolution",
     "convolve",
+    "levels_of",
     "occupied",
     "offsets",
     "tied_classes",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vbreg.sparse.cells import Edges, Neighbours
+from vbreg.sparse.cells import Cells, Edges, Neighbours
 from vbreg.sparse.convolution import SparseConvolution
 
 NORM_MOMENTUM = 0.05
@@ -29,6 +29,22 @@ class Levels(NamedTuple):
     first: Table  # the first convolution
     around: Sequence[Table]  # those that stay at each of the levels
     below: Sequence[Table]  # those from each level to the next
+
+
+def levels_of(
+    cells: Cells, see: Callable[[Cells, Tensor | None], Table], first: Table | None = None
+) -> Levels:
+    """Return what convolutions see of cells and of coarser ones; `first` if not as the others.
+
+    `see` finds what lies about cells, or about the cells that it is given.
+    """
+    around, below = [see(cells, None)], []
+    for _ in range(1, LEVELS):
+        coarse, corners = cells.coarser()
+        below.append(see(cells, corners))
+        around.append(see(coarse, None))
+        cells = coarse
+    return Levels(around[0] if first is None else first, around, below)
 
 
 class _Norm(nn.Module):

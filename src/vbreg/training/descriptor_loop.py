@@ -16,8 +16,8 @@ from vbreg.backends.devices import lowered_precision
 from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
-from vbreg.errors import VBRegError
 from vbreg.geometry import apply
+from vbreg.training.checkpoint import check_same_network
 from vbreg.training.descriptor_config import ContrastPlan, DescriptorTrainConfig
 from vbreg.training.descriptor_loss import DescriptorLoss, contrast_named, draw, pairs_loss
 from vbreg.training.places_run import N, PlacesRun, train_on_places
@@ -151,9 +151,5 @@ def _first_network(config: DescriptorTrainConfig) -> DescriptorNetwork:
     if config.start_from is None:
         return DescriptorNetwork(config.network)
     network = load_descriptor(config.start_from).network.train()
-    if network.config != config.network:
-        raise VBRegError(
-            f"{config.start_from} holds another network ({network.config}) than the configuration "
-            f"asks for ({config.network})"
-        )
+    check_same_network(config.start_from, network.config, config.network)
     return network

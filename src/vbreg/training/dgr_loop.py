@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vbreg.datasets.matches import MatchSet
-from vbreg.errors import VBRegError
 from vbreg.geometry import procrustes, rotation_angle
 from vbreg.methods.dgr import (
     DeepGlobalRegistration,
@@ -32,7 +31,7 @@ from vbreg.methods.dgr import (
 )
 from vbreg.methods.interface import Problem
 from vbreg.training.batches import Batch, Sampler
-from vbreg.training.checkpoint import State
+from vbreg.training.checkpoint import State, check_same_network
 from vbreg.training.config import MatchesPlan, read_matches_plan, read_toml
 from vbreg.training.loop import MatchesRun
 from vbreg.training.validation import Validation, judged
@@ -173,9 +172,5 @@ def _first_network(config: DgrTrainConfig) -> DgrNetwork:
             torch.manual_seed(config.seed)
             return DgrNetwork(config.dgr)
     network = load_dgr(config.start_from).network.train()
-    if network.config != config.dgr:
-        raise VBRegError(
-            f"{config.start_from} holds another network ({network.config}) than the configuration "
-            f"asks for ({config.dgr})"
-        )
+    check_same_network(config.start_from, network.config, config.dgr)
     return network

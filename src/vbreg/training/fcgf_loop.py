@@ -27,8 +27,8 @@ from vbreg.descriptors.fcgf import (
     save_fcgf,
 )
 from vbreg.descriptors.prepared import ThinnedCloud
-from vbreg.errors import VBRegError
 from vbreg.geometry import random_rotation, rotation_of_vector
+from vbreg.training.checkpoint import check_same_network
 from vbreg.training.descriptor_config import FcgfTrainConfig
 from vbreg.training.descriptor_loop import ContrastRun
 
@@ -72,7 +72,7 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         rows: Sequence[Tensor],
         T_target_source: Tensor,
     ) -> Tensor:
-        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, turned by chance."""
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
         turns = self.turns(T_target_source[:, :3, :3])
         if not network.training:  # as users have them
             turns = torch.eye(3, device=self.device).expand_as(turns)
@@ -116,9 +116,5 @@ def _first_network(config: FcgfTrainConfig) -> FcgfNetwork:
     if config.start_from is None:
         return FcgfNetwork(config.fcgf)
     network = load_fcgf(config.start_from).network.train()
-    if network.config != config.fcgf:
-        raise VBRegError(
-            f"{config.start_from} holds another network ({network.config}) than the configuration "
-            f"asks for ({config.fcgf})"
-        )
+    check_same_network(config.start_from, network.config, config.fcgf)
     return network
