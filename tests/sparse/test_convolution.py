@@ -167,12 +167,18 @@ def test_clouds_do_not_see_each_other() -> None:
     torch.testing.assert_close(found, alone)
 
 
-def test_listed_and_sought_rows_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = occupied(blob())[0].neighbours(5)
-    monkeypatch.setattr("vbreg.sparse.cells.MAX_LISTED", 10)
+@pytest.mark.parametrize("dimension", [2, 3, 4])
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+def test_neighbours_as_a_naive_search(
+    dimension: int, kernel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("vbreg.sparse.cells.MAX_SOUGHT", 1000)
-    sought = occupied(blob())[0].neighbours(5)
-    assert torch.equal(listed.index, sought.index)
+    generator = torch.Generator().manual_seed(dimension)
+    cells, _ = occupied(torch.randint(-4, 5, (80, dimension), generator=generator))
+    place = {tuple(c): n for n, c in enumerate(cells.at[:, 1:].tolist())}
+    around = cells.at[:, None, 1:] + offsets(kernel, dimension)
+    naive = [[place.get(tuple(c), len(cells)) for c in row] for row in around.tolist()]
+    assert cells.neighbours(kernel).index.tolist() == naive
 
 
 def test_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from vbreg.errors import VBRegError
 MARGIN = 3  # empty cells about the occupied ones, so that no neighbour is another cell's key
 MAX_KERNEL = 2 * MARGIN + 1
 MAX_KEYS = 2**62
-MAX_LISTED = 2**26  # keys, up to which the row of every key is listed: 256 MB; else they are sought
 MAX_SOUGHT = 2**24  # neighbours that are sought at a time
 
 
@@ -92,7 +91,6 @@ class Cells:
     keys: Tensor  # (N,) int64, ascending
     low: Tensor  # (1 + D,) whose key is 0
     weights: Tensor  # (1 + D,) of the digits of a key
-    possible: int  # keys
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -106,31 +104,31 @@ class Cells:
         """Return the keys (...) of cells (..., 1 + D) within the margin."""
         return ((at - self.low) * self.weights).sum(-1)
 
-    def rows(self, keys: Tensor) -> Tensor:
-        """Return the rows (...) int32 of keys (...); N where a cell is empty."""
-        if self._row_of_key is not None:
-            return self._row_of_key.index_select(0, keys.reshape(-1)).view(keys.shape)
-        row = torch.searchsorted(self.keys, keys, out_int32=True)
-        found = self.keys[row.clamp_max(len(self) - 1).long()] == keys
-        return torch.where(found, row, len(self))
-
-    @cached_property
-    def _row_of_key(self) -> Tensor | None:
-        if self.possible > MAX_LISTED:
-            return None
-        row = torch.arange(len(self), dtype=torch.int32, device=self.keys.device)
-        listed = torch.full((self.possible,), len(self), dtype=torch.int32, device=self.keys.device)
-        return listed.scatter_(0, self.keys, row)
-
     def neighbours(self, kernel: int, at: Tensor | None = None) -> Neighbours:
         """Find the cells about cells (M, 1 + D), or about each other."""
         keys = self.keys if at is None else self.key_of(at)
-        step = offsets(kernel, self.dimension, keys.device) @ self.weights[1:].unsqueeze(-1)
-        step = step.squeeze(-1)  # (K,)
-        index = torch.empty(len(keys), len(step), dtype=torch.int32, device=keys.device)
-        for part in parts(len(keys), len(step), MAX_SOUGHT):
-            index[part] = self.rows(keys[part].unsqueeze(1) + step)
+        across = offsets(kernel, self.dimension - 1, keys.device)  # all axes but the last
+        lowest = (across * self.weights[1:-1]).sum(-1) - kernel // 2  # (J,)
+        index = torch.empty(len(keys), len(across) * kernel, dtype=torch.int32, device=keys.device)
+        for part in parts(len(keys), index.shape[1], MAX_SOUGHT):
+            runs = self._runs(keys[part].unsqueeze(1) + lowest, kernel)  # (m, J, k)
+            index[part] = runs.transpose(1, 2).flatten(1)
         return Neighbours(index, len(self))
+
+    def _runs(self, lowest: Tensor, length: int) -> Tensor:
+        """Return the rows (m, J, k) of keys that follow each of lowest (m, J), N where none does.
+
+        Keys that follow each other are sought once: they stand next to each other.
+        """
+        ending = self.keys.new_full((length,), 2 * MAX_KEYS - 1)
+        keys = torch.cat([self.keys, ending])
+        first = torch.searchsorted(self.keys, lowest, out_int32=True)
+        runs = first.new_full((*first.shape, length + 1), len(self))  # the last is for what is not
+        for step in range(length):
+            row = first + step
+            gap = keys.index_select(0, row.flatten()).view_as(lowest) - lowest
+            runs.scatter_(-1, gap.clamp_max(length).unsqueeze(-1), row.unsqueeze(-1))
+        return runs[..., :length]
 
     def edges(self, kernel: int, at: Tensor | None = None) -> Edges:
         """List the cells about cells (M, 1 + D), or about each other, by offset.
@@ -179,8 +177,7 @@ def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]
     low[1:] -= MARGIN
     high[1:] += MARGIN
     widths = (high - low + 1).tolist()
-    possible = math.prod(widths)
-    if possible > MAX_KEYS:
+    if math.prod(widths) > MAX_KEYS:
         raise VBRegError(
             f"the cells span {' x '.join(map(str, widths[1:]))} of {widths[0]} clouds: too wide "
             "for one table; use larger cells or drop far outliers"
@@ -190,7 +187,7 @@ def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]
     )
     keys, row = torch.unique(((at - low) * weights).sum(-1), return_inverse=True)
     first = at.new_empty(len(keys), at.shape[1]).index_copy_(0, row, at)
-    return Cells(first, keys, low, weights, possible), row
+    return Cells(first, keys, low, weights), row
 
 
 def parts(count: int, each: int, most: int) -> Iterator[slice]:
