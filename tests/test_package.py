@@ -75,7 +75,8 @@ ALLOWED = {
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs types",
-    "descriptors": "backends clouds errors inputs scale weights_file",
+    "sparse": "backends errors",
+    "descriptors": "backends clouds errors inputs io scale sparse weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
     "uncertainty": "backends geometry scale types",
@@ -106,10 +107,10 @@ ALLOWED = {
     "viewer": "demo errors io pretrained registration render summary types",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
-        "pretrained registration scale timing types verification voting"
+        "pretrained registration scale sparse timing types verification voting weights_file"
     ),
     "training": (
-        "backends clouds datasets descriptors errors frames geometry io losses matching "
+        "backends clouds datasets descriptors errors frames geometry io losses matching methods "
         "metrics network pretrained recording refinement registration scale simulator solver "
         "surfaces types verification voting"
     ),

@@ -128,11 +128,12 @@ def register(
 
     `weights` are 'fast', 'universal' (the larger network of the paper) or a file that `vbreg train`
     wrote. A `model` given instead is used on its device.
-    `descriptor` is 'learned', 'fpfh', a descriptor's weights file that `vbreg train` wrote, or a
-    function of points (N, 3), normals (N, 3) and the `Scale` that gives (N, D) numbers. `keypoints`
-    of each cloud are described and matched, or 'all'; `matching` is 'one-way' (each source point to
-    its nearest), 'either-way' or 'mutual'. Left out, 1000 keypoints, or a quarter of the points,
-    are matched either way with a trained descriptor, and all points one way with another.
+    `descriptor` is 'learned', 'fpfh', 'fcgf', a descriptor's weights file that `vbreg train` wrote,
+    a checkpoint of FCGF, or a function of points (N, 3), normals (N, 3) and the `Scale` that gives
+    (N, D) numbers. `keypoints` of each cloud are described and matched, or 'all'; `matching` is
+    'one-way' (each source point to its nearest), 'either-way' or 'mutual'. Left out, 1000
+    keypoints, or a quarter of the points, are matched either way with the learned descriptor, and
+    all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or
     'unknown'; left out, 'origin' with the preset 'outdoor' where it lies within both clouds. Above
     `max_correspondences`, or what memory can hold, matches are thinned evenly at random.

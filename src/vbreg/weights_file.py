@@ -22,9 +22,16 @@ WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
 
 
-def save_weights(path: str | Path, module: nn.Module, header: Mapping[str, Any]) -> str:
-    """Write the weights of a module and a header; return the checksum written."""
+def save_weights(
+    path: str | Path, module: nn.Module, header: Mapping[str, Any], *, half: bool = False
+) -> str:
+    """Write the weights of a module and a header; return the checksum written.
+
+    With `half`, matrices and kernels are written in half precision, and loaded as they were.
+    """
     tensors = {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}
+    if half:
+        tensors = {k: v.half() if v.ndim >= 2 else v for k, v in tensors.items()}
     digest = checksum(tensors)
     text = json.dumps({"format": FORMAT, **header, "sha256": digest})
     save_file(tensors, str(path), metadata={"vbreg": text})

@@ -90,7 +90,7 @@ def test_a_shape_is_recorded_once_and_leaves_no_trace(
     eager, quick = alone(config), alone(config)
     passes = TwoPasses(config, quick.state.network)
     recorded = RecordedPasses(passes, quick.state.network)
-    quick.accumulate, eager.accumulate = recorded, TwoPasses(config, eager.state.network)
+    quick.passes, eager.passes = recorded, TwoPasses(config, eager.state.network)
     assert quick.generator.device == CPU
     for _ in range(5):
         terms = [run.step() for run in (eager, quick)]

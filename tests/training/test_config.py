@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.training.helpers import ROOT, as_toml
+from vbreg.descriptors.fcgf import FcgfConfig
 from vbreg.errors import VBRegError
+from vbreg.methods.dgr import DgrConfig
 from vbreg.network import NetworkConfig
 from vbreg.training import TrainConfig, train
 from vbreg.training.config import from_dict, read_config, to_dict
-from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
+from vbreg.training.descriptor_config import (
+    is_descriptor_config,
+    is_fcgf_config,
+    read_descriptor_config,
+    read_fcgf_config,
+)
+from vbreg.training.dgr_loop import is_dgr_config, read_dgr_config
 from vbreg.training.judge_loop import is_judge_config, read_judge_config
 
 
@@ -87,9 +95,12 @@ def test_missing_configuration_and_shards(config: TrainConfig, tmp_path: Path) -
 
 def test_the_configurations_that_we_ship_are_read() -> None:
     files = sorted((ROOT / "configs").rglob("*.toml"))
-    ours = [file for file in files if not is_descriptor_config(file) and not is_judge_config(file)]
+    kinds = (is_descriptor_config, is_dgr_config, is_fcgf_config, is_judge_config)
+    ours = [file for file in files if not any(kind(file) for kind in kinds)]
     others = [file.name for file in files if file not in ours]
-    assert others == ["descriptor.toml", "judge.toml"]
+    assert others == ["descriptor.toml", "dgr.toml", "fcgf.toml", "judge.toml"]
+    assert read_dgr_config(ROOT / "configs" / "dgr.toml").dgr == DgrConfig()
+    assert read_fcgf_config(ROOT / "configs" / "fcgf.toml").fcgf == FcgfConfig()
     assert read_judge_config(ROOT / "configs" / "judge.toml").minutes > 1
     assert read_descriptor_config(ROOT / "configs" / "descriptor.toml").minutes > 1
     for file in ours:

@@ -5,15 +5,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.training.descriptor_loss import DRAWN, DescriptorLoss, draw, pairs_loss
+from vbreg.training.descriptor_loss import (
+    DRAWN,
+    DescriptorLoss,
+    contrast_named,
+    draw,
+    hardest,
+    pairs_loss,
+)
 
 N = 600
-TEMPERATURE = torch.tensor(0.05)
+CONTRAST = contrast_named("infonce", torch.tensor(0.05).log())
 POINTS = 40 * torch.rand(1, N, 3, generator=torch.Generator().manual_seed(0))
 
 
 def loss_of(source: Tensor, target: Tensor, shift: float = 0.0) -> DescriptorLoss:
-    return pairs_loss((source, target), (POINTS + shift, POINTS), TEMPERATURE)
+    return pairs_loss((source, target), (POINTS + shift, POINTS), CONTRAST)
 
 
 def random_descriptors(seed: int = 0) -> Tensor:
@@ -45,10 +52,10 @@ def test_nothing_is_learned_where_nothing_overlaps() -> None:
 
 def test_a_pair_that_does_not_overlap_does_not_count() -> None:
     d, e = random_descriptors(0), random_descriptors(1)
-    alone = pairs_loss((d, e), (POINTS, POINTS), TEMPERATURE)
+    alone = pairs_loss((d, e), (POINTS, POINTS), CONTRAST)
     twice = torch.cat([d, d]), torch.cat([e, e])
     away = torch.cat([POINTS, POINTS + 1000])
-    joined = pairs_loss(twice, (away, torch.cat([POINTS] * 2)), TEMPERATURE)
+    joined = pairs_loss(twice, (away, torch.cat([POINTS] * 2)), CONTRAST)
     for one, other in zip(alone, joined, strict=True):
         assert float(one) == pytest.approx(float(other), rel=1e-5)
 
@@ -57,16 +64,42 @@ def test_what_lies_beside_the_truth_is_not_wrong() -> None:
     """Two points half a voxel apart that look the same: neither is held against the other."""
     d = random_descriptors()
     twins = torch.cat([POINTS, POINTS + 0.5], dim=1), torch.cat([d, d], dim=1)
-    found = pairs_loss((twins[1],) * 2, (twins[0],) * 2, TEMPERATURE)
+    found = pairs_loss((twins[1],) * 2, (twins[0],) * 2, CONTRAST)
     assert float(found.contrast) < 0.3  # log 2 where they were
 
 
 def test_the_gradient_reaches_descriptors_and_temperature() -> None:
     d = random_descriptors().requires_grad_()
-    temperature = torch.tensor(0.1, requires_grad=True)
-    found = pairs_loss((d, random_descriptors(1)), (POINTS, POINTS), temperature)
+    temperature = torch.tensor(-2.3, requires_grad=True)
+    contrast = contrast_named("infonce", temperature)
+    found = pairs_loss((d, random_descriptors(1)), (POINTS, POINTS), contrast)
     found.contrast.backward()
     assert all(x.grad is not None and bool(x.grad.any()) for x in (d, temperature))
+
+
+def test_the_hardest_of_the_others_is_pushed_away_and_the_partner_drawn_near() -> None:
+    """As a loop over the points says it: margins 0.1 of the squared distance and 1.4."""
+    s = F.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=-1)
+    t = F.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
+    partner = torch.tensor([0, 3, 3, 8, 1, 2])
+    beside = torch.rand(6, 9, generator=torch.Generator().manual_seed(2)) < 0.3
+    beside[torch.arange(6), partner] = False
+    found = hardest((s @ t.T)[None], partner[None], beside[None])[0]
+    for k in range(6):
+        near = float((s[k] - t[partner[k]]).square().sum())
+        others = [j for j in range(9) if j != partner[k] and not beside[k, j]]
+        far = min(float((s[k] - t[j]).norm()) for j in others)
+        assert float(found[k]) == pytest.approx(
+            max(near - 0.1, 0) + max(1.4 - far, 0) ** 2, abs=1e-4
+        )
+
+
+def test_both_losses_tell_the_same_from_the_unrelated() -> None:
+    d, e = random_descriptors(0), random_descriptors(1)
+    contrast = contrast_named("hardest", torch.tensor(0.0))
+    same, other = (pairs_loss((d, x), (POINTS, POINTS), contrast) for x in (d, e))
+    assert float(same.contrast) < float(other.contrast)
+    assert float(same.right_anchors) == 1.0
 
 
 @pytest.mark.parametrize("count", [4 * DRAWN, DRAWN // 2])

@@ -142,6 +142,15 @@ def test_average_is_a_weighted_mean() -> None:
     torch.testing.assert_close(a.weight.detach(), expected)
 
 
+def test_what_norms_have_seen_is_averaged_too() -> None:
+    a, b = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    b(5 + torch.randn(100, 3, generator=torch.Generator().manual_seed(0)))
+    assert a.running_mean is not None
+    assert b.running_mean is not None
+    average_weights(a, b, 0.75)
+    torch.testing.assert_close(a.running_mean, 0.25 * b.running_mean)
+
+
 @pytest.mark.parametrize("decay", ["cosine", "exponential"])
 def test_learning_rate_warms_up_and_decays(decay: str) -> None:
     config = from_dict(

@@ -16,7 +16,7 @@ from rich.progress import track
 from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
 from vbreg.datasets.sampling import pair_seed, sample_rows
-from vbreg.descriptors import DESCRIPTORS, WEIGHTS_SUFFIX, MatchingName, descriptor_named
+from vbreg.descriptors import DESCRIPTORS, MatchingName, descriptor_named, is_computed
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, Keypoints, describe, match_clouds
@@ -86,9 +86,7 @@ class Settings:
 def open_sequence(settings: Settings, root: Path | None) -> PairSequence:
     """Open the pairs of the data set, with the stored descriptors where these are asked for."""
     kind, _, stored = settings.descriptor.partition(":")
-    known = settings.descriptor in DESCRIPTORS or settings.descriptor.endswith(WEIGHTS_SUFFIX)
-    known = known or bool(kind in (STORED, MATCHES) and stored)
-    if not known:
+    if not is_computed(settings.descriptor) and not (kind in (STORED, MATCHES) and stored):
         raise VBRegError(
             f"descriptor {settings.descriptor!r}: expected {', '.join(DESCRIPTORS)} (computed "
             f"here), '{STORED}:NAME' (stored beside the clouds, say {STORED}:fcgf or "

@@ -45,8 +45,9 @@ MethodsOption = Annotated[
 DescriptorOption = Annotated[
     str,
     typer.Option(
-        help="learned, fpfh or a weights file (computed here), npz:NAME (stored beside the clouds, "
-        "say npz:fcgf), or matches:NAME (matches stored in NAME_matches, say matches:learned)."
+        help="learned, fpfh, fcgf or a weights file (computed here), npz:NAME (stored beside the "
+        "clouds, say npz:fcgf), or matches:NAME (matches stored in NAME_matches, say "
+        "matches:learned)."
     ),
 ]
 PointsOption = Annotated[

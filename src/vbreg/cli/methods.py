@@ -21,5 +21,7 @@ def methods() -> None:
         note = entry.about + f" ({entry.paper}). Needs {entry.needs}; runs on {entry.device}"
         if not available(entry.name):
             how = f"pip install 'vbreg[{entry.extra}]'" if entry.extra else f"see {entry.build}"
-            note += f"; not installed: {how}"
+            if entry.package is None:
+                how = f"give yours as {entry.name}:FILE, trained by configs/{entry.name}.toml"
+            note += f"; {'not installed' if entry.package else 'no weights here'}: {how}"
         print_row(console, entry.name, note, LABEL_WIDTH)

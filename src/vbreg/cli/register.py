@@ -116,7 +116,7 @@ DescriptorOption = Annotated[
     str,
     typer.Option(
         metavar="NAME|FILE",
-        help="learned, fpfh, or a descriptor's weights file that `vbreg train` wrote.",
+        help="learned, fpfh, fcgf, or a descriptor's weights file that `vbreg train` wrote.",
     ),
 ]
 KeypointsOption = Annotated[

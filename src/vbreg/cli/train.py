@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,8 @@ EXAMPLES = examples(
     "vbreg train --scans my_scans -o runs/mine   (ten minutes, then a comparison)",
     "vbreg train configs/universal.toml -o runs/universal",
     "vbreg train configs/descriptor.toml -o runs/descriptor",
+    "vbreg train configs/fcgf.toml -o runs/fcgf",
+    "vbreg train configs/dgr.toml -o runs/dgr",
     "vbreg train configs/judge.toml -o runs/judge",
     "vbreg train configs/universal.toml -o runs/universal --minutes 30   (again: goes on)",
     "torchrun --nproc-per-node 4 -m vbreg train configs/universal.toml -o runs/universal",
@@ -90,14 +93,29 @@ def _train_by_plan(
     """Train what a configuration plans."""
     from vbreg import training
     from vbreg.training.config import read_config
-    from vbreg.training.descriptor_config import is_descriptor_config, read_descriptor_config
+    from vbreg.training.descriptor_config import (
+        is_descriptor_config,
+        is_fcgf_config,
+        read_descriptor_config,
+        read_fcgf_config,
+    )
     from vbreg.training.descriptor_loop import train_descriptor
+    from vbreg.training.dgr_loop import DgrRun, is_dgr_config, read_dgr_config
+    from vbreg.training.fcgf_loop import FcgfRun
     from vbreg.training.judge_loop import JudgeRun, is_judge_config, read_judge_config
+    from vbreg.training.loop import train_on_matches
     from vbreg.training.places_run import train_on_places
 
     if is_judge_config(config):
-        run = JudgeRun(read_judge_config(config), device)
-        return train_on_places(run, output, minutes=minutes, until=until, quiet=quiet)
+        judge = JudgeRun(read_judge_config(config), device)
+        return train_on_places(judge, output, minutes=minutes, until=until, quiet=quiet)
+    if is_fcgf_config(config):
+        fcgf = FcgfRun(read_fcgf_config(config), device)
+        return train_on_places(fcgf, output, minutes=minutes, until=until, quiet=quiet)
+    if is_dgr_config(config):
+        dgr = read_dgr_config(config)
+        run = partial(DgrRun, dgr)
+        return train_on_matches(dgr, run, output, device, minutes=minutes, until=until, quiet=quiet)
     if is_descriptor_config(config):
         plan = read_descriptor_config(config)
         return train_descriptor(

@@ -5,20 +5,19 @@ To ship a new one, add it to `DESCRIPTORS` and to `DescriptorName`.
 
 from vbreg.descriptors.choice import (
     DESCRIPTORS,
-    WEIGHTS_SUFFIX,
     Descriptor,
     DescriptorChoice,
     DescriptorName,
     MatchingName,
     OwnDescriptor,
     descriptor_named,
+    is_computed,
 )
 from vbreg.descriptors.fpfh import fpfh
 from vbreg.descriptors.prepared import ThinnedCloud
 
 __all__ = [
     "DESCRIPTORS",
-    "WEIGHTS_SUFFIX",
     "Descriptor",
     "DescriptorChoice",
     "DescriptorName",
@@ -27,4 +26,5 @@ __all__ = [
     "ThinnedCloud",
     "descriptor_named",
     "fpfh",
+    "is_computed",
 ]

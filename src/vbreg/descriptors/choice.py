@@ -10,24 +10,26 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vbreg.descriptors.fcgf import describe_cells, load_fcgf, load_published
 from vbreg.descriptors.fpfh import fpfh
 from vbreg.descriptors.learned import describe_rows, load_descriptor
-from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import ThinnedCloud
-from vbreg.errors import VBRegError
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io.checkpoints import CHECKPOINT_SUFFIX
 from vbreg.scale import Scale
-from vbreg.weights_file import WEIGHTS_FOLDER
+from vbreg.weights_file import WEIGHTS_FOLDER, read_weights
 
 WEIGHTS_SUFFIX = ".safetensors"
 SHIPPED = WEIGHTS_FOLDER / "descriptor.safetensors"
+SHIPPED_FCGF = WEIGHTS_FOLDER / "fcgf.safetensors"
 
 OwnDescriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]  # points and normals (N, 3)
-DescriptorName: TypeAlias = Literal["learned", "fpfh"]
+DescriptorName: TypeAlias = Literal["learned", "fpfh", "fcgf"]
 MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual"]
 
-# Of a trained descriptor, as many keypoints, looked for from either cloud, find what all find
+# Of the learned descriptor, as many keypoints, looked for from either cloud, find what all find
 # (docs/training.md).
 ENOUGH = 1000
 ENOUGH_SHARE = 0.25  # of the points, where that is more
@@ -39,17 +41,18 @@ class Descriptor:
 
     name: str
     rows: Callable[[ThinnedCloud, Tensor], Tensor]  # rows (n,) -> (n, D); zeros: not described
-    network: DescriptorNetwork | None = None
+    network: nn.Module | None = None
     fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
+    few_suffice: bool = False  # some keypoints, matched either way, find what all find
 
     def keypoints(self, count: int) -> int:
         """Return how many of so many points are described, if nothing else is said."""
-        return count if self.network is None else min(count, max(ENOUGH, int(ENOUGH_SHARE * count)))
+        return min(count, max(ENOUGH, int(ENOUGH_SHARE * count))) if self.few_suffice else count
 
     @property
     def matching(self) -> MatchingName:
         """How descriptors are matched, if nothing else is said."""
-        return "one-way" if self.network is None else "either-way"
+        return "either-way" if self.few_suffice else "one-way"
 
 
 DescriptorChoice: TypeAlias = DescriptorName | str | Path | OwnDescriptor | Descriptor
@@ -63,8 +66,17 @@ def _fpfh() -> Descriptor:
 
 
 def _of_file(path: Path, name: str) -> Descriptor:
-    network, fingerprint = load_descriptor(path)
-    return Descriptor(name, partial(describe_rows, network), network, fingerprint)
+    """Return the descriptor of a weights file, whose header says which network it is for."""
+    if path.suffix == CHECKPOINT_SUFFIX:
+        published = load_published(path)
+        return Descriptor(name, partial(describe_cells, published.network), *published)
+    if not path.is_file():
+        raise FileFormatError(f"no weights at {path}: give a .safetensors file that vbreg wrote")
+    if "fcgf" in read_weights(path)[0]:
+        fcgf = load_fcgf(path)
+        return Descriptor(name, partial(describe_cells, fcgf.network), *fcgf)
+    learned = load_descriptor(path)
+    return Descriptor(name, partial(describe_rows, learned.network), *learned, few_suffice=True)
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +84,27 @@ def _learned() -> Descriptor:
     return _of_file(SHIPPED, "learned")
 
 
-DESCRIPTORS: Mapping[str, Callable[[], Descriptor]] = {"learned": _learned, "fpfh": _fpfh}
+@lru_cache(maxsize=1)
+def _fcgf() -> Descriptor:
+    if not SHIPPED_FCGF.is_file():
+        raise VBRegError(
+            "descriptor 'fcgf': this copy of vbreg has no weights for it; train them with `vbreg "
+            "train configs/fcgf.toml -o runs/fcgf` and give runs/fcgf/weights.safetensors, give a "
+            f"checkpoint of the authors' code ({CHECKPOINT_SUFFIX}), or use 'learned'"
+        )
+    return _of_file(SHIPPED_FCGF, "fcgf")
+
+
+DESCRIPTORS: Mapping[str, Callable[[], Descriptor]] = {
+    "learned": _learned,
+    "fpfh": _fpfh,
+    "fcgf": _fcgf,
+}
+
+
+def is_computed(choice: str) -> bool:
+    """Tell whether text is the name of a descriptor or looks like the file of one."""
+    return choice in DESCRIPTORS or choice.endswith((WEIGHTS_SUFFIX, CHECKPOINT_SUFFIX))
 
 
 def descriptor_named(choice: DescriptorChoice) -> Descriptor:
@@ -82,15 +114,15 @@ def descriptor_named(choice: DescriptorChoice) -> Descriptor:
     if callable(choice):
         name = getattr(choice, "__name__", "yours")
         return Descriptor(name, partial(_own_rows, choice, name))
-    if str(choice).endswith(WEIGHTS_SUFFIX):
+    if isinstance(choice, str) and choice in DESCRIPTORS:
+        return DESCRIPTORS[choice]()
+    if isinstance(choice, str | Path) and is_computed(str(choice)):
         return _of_file(Path(choice), str(choice))
-    if not isinstance(choice, str) or choice not in DESCRIPTORS:
-        raise VBRegError(
-            f"descriptor {choice!r}: expected {', '.join(map(repr, DESCRIPTORS))}, a file "
-            f"({WEIGHTS_SUFFIX}) that `vbreg train` wrote, or a function of points (N, 3), normals "
-            "(N, 3) and the scale that gives (N, D) numbers"
-        )
-    return DESCRIPTORS[choice]()
+    raise VBRegError(
+        f"descriptor {choice!r}: expected {', '.join(map(repr, DESCRIPTORS))}, a file "
+        f"({WEIGHTS_SUFFIX}) that `vbreg train` wrote, a checkpoint of FCGF ({CHECKPOINT_SUFFIX}), "
+        "or a function of points (N, 3), normals (N, 3) and the scale that gives (N, D) numbers"
+    )
 
 
 def _own_rows(function: OwnDescriptor, name: str, cloud: ThinnedCloud, rows: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ def _read_npy(path: Path) -> Mapping[str, NDArray[Any]]:
 def _read_pth(path: Path) -> Mapping[str, NDArray[Any]]:
     import torch
 
-    with _numpy_allowed():
+    with numpy_allowed():
         held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, (list, tuple)) and len(held) == 2:
         held = dict(zip(("points", "features"), held, strict=True))
@@ -149,15 +149,18 @@ def _read_pth(path: Path) -> Mapping[str, NDArray[Any]]:
     return {str(name): _numeric(value) for name, value in held.items() if _is_numeric(value)}
 
 
-def _numpy_allowed() -> contextlib.AbstractContextManager[Any]:
-    """Let the weights-only unpickler build numeric arrays, under numpy's old and new names."""
+def numpy_allowed(*more: tuple[Any, str]) -> contextlib.AbstractContextManager[Any]:
+    """Let the weights-only unpickler build numeric arrays, under numpy's old and new names.
+
+    `more` are classes of ours, each with the name that a file calls it by.
+    """
     import torch
 
     if not hasattr(torch.serialization, "safe_globals"):  # torch < 2.5 reads tensors only
         return contextlib.nullcontext()
     rebuild = np.zeros(1).__reduce__()[0]
     scalar = np.float64(0).__reduce__()[0]
-    allowed: list[Any] = [np.ndarray, np.dtype]
+    allowed: list[Any] = [np.ndarray, np.dtype, *more]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(rebuild, f"{module}._reconstruct"), (scalar, f"{module}.scalar")]
     allowed += {type(np.dtype(code)) for code in "?bhilqBHILQefd"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbreg.errors import MissingExtraError, VBRegError
@@ -16,6 +17,8 @@ from vbreg.methods.interface import Method, MethodEntry, MissingBuildError, Prob
 
 if TYPE_CHECKING:
     import torch
+
+_WEIGHTS = Path(__file__).parents[1] / "weights"  # torch is not loaded to know it
 
 __all__ = ["METHODS", "Method", "MethodEntry", "Problem", "available", "open_method"]
 
@@ -55,6 +58,15 @@ _ENTRIES = (
         paper="Bai et al., CVPR 2021",
         open=_opener("pointdsc"),
         open_weights=_opener("pointdsc", "open_weights"),
+    ),
+    MethodEntry(
+        name="dgr",
+        title="DGR",
+        about="6-D sparse U-Net weighs the matches; robust least squares, or RANSAC; ours",
+        paper="Choy et al., CVPR 2020",
+        open=_opener("dgr"),
+        open_weights=_opener("dgr", "open_weights"),
+        weights="dgr.safetensors",
     ),
     MethodEntry(
         name="sc2pcr",
@@ -173,7 +185,7 @@ def open_method(name: str, device: str | torch.device = "auto") -> Method:
 
     base, colon, weights = name.partition(":")
     entry = _entry(base)
-    if not available(base):
+    if not _installed(entry):
         raise _missing(entry)
     chosen = choose_device("cpu" if entry.device == "cpu" else device)
     if not colon:
@@ -184,9 +196,13 @@ def open_method(name: str, device: str | torch.device = "auto") -> Method:
 
 
 def available(name: str) -> bool:
-    """Tell whether what the method imports is installed."""
-    package = _entry(name).package
-    return package is None or importlib.util.find_spec(package) is not None
+    """Tell whether what the method imports is installed, and its weights are there."""
+    entry = _entry(name)
+    return _installed(entry) and (entry.weights is None or (_WEIGHTS / entry.weights).is_file())
+
+
+def _installed(entry: MethodEntry) -> bool:
+    return entry.package is None or importlib.util.find_spec(entry.package) is not None
 
 
 def _entry(name: str) -> MethodEntry:

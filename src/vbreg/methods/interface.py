@@ -89,6 +89,7 @@ class MethodEntry:
     needs: Literal["matches", "clouds"] = "matches"
     device: Literal["cpu", "cpu, cuda"] = "cpu, cuda"
     open_weights: Callable[[torch.device, str], Method] | None = None  # for `name:PATH`
+    weights: str | None = None  # a file of the package that may not have been trained yet
     package: str | None = None  # an optional one that is imported when the method is opened
     extra: str | None = None  # of ours, that installs it; None where no index has it
     build: str | None = None  # where to get the package then

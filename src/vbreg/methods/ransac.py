@@ -42,10 +42,10 @@ def same_edges(x: Tensor, y: Tensor) -> Tensor:
     return ((edges[0] - edges[1]).abs() <= EDGE_TOLERANCE).all(-1)
 
 
-def solve(task: Task) -> Answer:
+def solve(task: Task, samples: int = SAMPLES) -> Answer:
     """Find the pose with the most inliers among those of all triplets that may be right."""
     source, target = task.source[0], task.target[0]
-    triplets = draw_triplets(len(task), SAMPLES, task.generator).to(source.device)
+    triplets = draw_triplets(len(task), samples, task.generator).to(source.device)
     triplets = triplets[same_edges(source[triplets], target[triplets])]  # (K, 3)
     if not len(triplets):
         return Answer(undetermined())

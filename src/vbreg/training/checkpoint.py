@@ -66,11 +66,7 @@ class State(Generic[N]):
             network = VariationalNonLocalNetwork(config.network)
         if config.start_from is not None:
             network = load_network(config.start_from).train()
-            if network.config != config.network:
-                raise VBRegError(
-                    f"{config.start_from} holds another network ({network.config}) than the "
-                    f"configuration asks for ({config.network})"
-                )
+            check_same_network(config.start_from, network.config, config.network)
         return State.of(network, config.optimizer, device)
 
     def save(self, folder: Path, config: object) -> None:
@@ -102,6 +98,14 @@ class State(Generic[N]):
         self.optimizer.load_state_dict(content["optimizer"])
         for name, value in zip(COUNTS, content["counts"], strict=True):
             setattr(self, name, value)
+
+
+def check_same_network(path: Path, held: object, asked: object) -> None:
+    """Raise an error unless the network of a weights file is the one that a plan asks for."""
+    if held != asked:
+        raise VBRegError(
+            f"{path} holds another network ({held}) than the configuration asks for ({asked})"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """The plan of a training run, in steps or in `minutes`.
+class MatchesPlan:
+    """The plan of a training run on matches, in steps or in `minutes`.
 
     With `minutes`, `steps` is not looked at, the learning rate follows the time that steps have
     taken, and networks of any cost get the same. The first step after a start is not counted, since
@@ -93,23 +93,32 @@ class TrainConfig:
     minutes: float | None = None
     seed: int = 0
     micro_batches: int = 1  # of a step, shared by the workers; each has a seed of its own
-    precision: Literal["bf16", "fp32"] = "bf16"
     start_from: Path | None = None  # weights to begin with, relative to the configuration file
-    compile: bool = False  # with torch.compile: minutes at the start, then several times faster
-    prior_mean: bool = True  # train the prior pass on the mean, which inference uses
     log_every: int = 50
     validate_every: int = 500
     checkpoint_every: int = 500
     data: DataConfig = field(default_factory=DataConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    objective: Objective = field(default_factory=Objective)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    voting: VotingConfig = field(default_factory=VotingConfig)  # of the search behind the weights
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_batches", "log_every", "validate_every", "checkpoint_every"):
             check_field(getattr(self, name) >= 1, self, name, "at least 1")
         check_field(self.minutes is None or self.minutes > 0, self, "minutes", "a positive number")
+
+
+@dataclass(frozen=True)
+class TrainConfig(MatchesPlan):
+    """The plan of the training of the network that tells right matches from wrong."""
+
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: bool = False  # with torch.compile: minutes at the start, then several times faster
+    prior_mean: bool = True  # train the prior pass on the mean, which inference uses
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    objective: Objective = field(default_factory=Objective)
+    voting: VotingConfig = field(default_factory=VotingConfig)  # of the search behind the weights
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.network.input == "feat":
             check_field(
                 self.data.matched_by == "fpfh",
@@ -125,10 +134,17 @@ class TrainConfig:
             )
 
 
+M = TypeVar("M", bound=MatchesPlan)
+
+
 def read_config(path: str | Path) -> TrainConfig:
     """Read the configuration in a TOML file; its folders are taken relative to the file."""
-    path = Path(path)
-    config = from_dict(TrainConfig, read_toml(path), str(path))
+    return read_matches_plan(TrainConfig, Path(path))
+
+
+def read_matches_plan(kind: type[M], path: Path) -> M:
+    """Read a plan of that kind from a TOML file; its folders are taken relative to the file."""
+    config = from_dict(kind, read_toml(path), str(path))
     there = path.parent
     folders = config.data
     folders = dataclasses.replace(

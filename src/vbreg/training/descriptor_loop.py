@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,14 @@ from vbreg.backends.devices import lowered_precision
 from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
-from vbreg.errors import VBRegError
 from vbreg.geometry import apply
-from vbreg.training.descriptor_config import DescriptorTrainConfig
-from vbreg.training.descriptor_loss import DescriptorLoss, draw, pairs_loss
-from vbreg.training.places_run import PlacesRun, train_on_places
-from vbreg.training.ready_places import CloudPair, ReadyPlace, prepared
+from vbreg.training.checkpoint import check_same_network
+from vbreg.training.descriptor_config import ContrastPlan, DescriptorTrainConfig
+from vbreg.training.descriptor_loss import DescriptorLoss, contrast_named, draw, pairs_loss
+from vbreg.training.places_run import N, PlacesRun, train_on_places
+from vbreg.training.ready_places import C, CloudPair, ReadyPlace, prepared
 
 TERMS = (*DescriptorLoss._fields, "total")
-MIN_TEMPERATURE = 0.01
 
 
 def train_descriptor(
@@ -40,30 +40,40 @@ def train_descriptor(
     return train_on_places(run, output, minutes=minutes, until=until, quiet=quiet)
 
 
-class DescriptorRun(PlacesRun[Prepared, DescriptorNetwork]):
-    """A training run of a descriptor."""
-
-    make_ready = staticmethod(prepared)
+class ContrastRun(PlacesRun[C, N]):
+    """A training run of any descriptor: what describes the points is for a subclass to say."""
 
     def __init__(
         self,
-        config: DescriptorTrainConfig,
+        config: ContrastPlan,
+        make_network: Callable[[], N],
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(config, lambda: _first_network(config), device, clock)
+        super().__init__(config, make_network, device, clock)
         self.config = config
         self.look_at = config.look_at or config.places
 
-    def terms(self, network: DescriptorNetwork) -> tuple[dict[str, Tensor], int]:
+    @abstractmethod
+    def described(
+        self, network: N, clouds: Sequence[C], rows: Sequence[Tensor], T_target_source: Tensor
+    ) -> Tensor:
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once.
+
+        Each source comes before its target; T_target_source (B, 4, 4) says how they lie.
+        """
+
+    @abstractmethod
+    def log_temperature(self, network: N) -> Tensor:
+        """Return the logarithm of the temperature that the network has learnt."""
+
+    def terms(self, network: N) -> tuple[dict[str, Tensor], int]:
         """Return the terms of a step, means over the pairs that overlap."""
         drawn = self.places.draw(self.config.pairs, self.choice)
         terms = self.loss(network, drawn)
         return dict(zip(TERMS, [*terms, terms.contrast], strict=True)), len(drawn)
 
-    def loss(
-        self, network: DescriptorNetwork, drawn: Sequence[tuple[ReadyPlace[Prepared], CloudPair]]
-    ) -> DescriptorLoss:
+    def loss(self, network: N, drawn: Sequence[tuple[ReadyPlace[C], CloudPair]]) -> DescriptorLoss:
         """Return the loss of pairs, all clouds described at once."""
         moves = np.stack([pair.T_target_source for _, pair in drawn])
         T_target_source = torch.from_numpy(moves).to(self.device, torch.float32)
@@ -76,20 +86,16 @@ class DescriptorRun(PlacesRun[Prepared, DescriptorNetwork]):
             clouds += ends
             rows += found
             points += [x[found[0]], y[found[1]]]
-        descriptors = described_clouds(network, clouds, rows, self.config.precision)
+        descriptors = self.described(network, clouds, rows, T_target_source)
         at = torch.stack(points)
         return pairs_loss(
             (descriptors[::2], descriptors[1::2]),
             (at[::2], at[1::2]),
-            network.temperature.exp().clamp_min(MIN_TEMPERATURE),
+            contrast_named(self.config.loss, self.log_temperature(network)),
         )
 
-    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
-        """Write the averaged weights."""
-        return save_descriptor(path, self.state.averaged, about)
-
     @torch.no_grad()
-    def validate(self, held_out: list[ReadyPlace[Prepared]]) -> dict[str, float]:
+    def validate(self, held_out: list[ReadyPlace[C]]) -> dict[str, float]:
         """Return how good the averaged weights are on places that are not trained on."""
         drawn = [(place, pair) for place in held_out for pair in place.pairs[::4]]
         found = [
@@ -103,29 +109,47 @@ class DescriptorRun(PlacesRun[Prepared, DescriptorNetwork]):
         }
 
 
+class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
+    """A training run of the learned descriptor."""
+
+    make_ready = staticmethod(prepared)
+
+    def __init__(
+        self,
+        config: DescriptorTrainConfig,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(config, lambda: _first_network(config), device, clock)
+
+    def described(
+        self,
+        network: DescriptorNetwork,
+        clouds: Sequence[Prepared],
+        rows: Sequence[Tensor],
+        T_target_source: Tensor,
+    ) -> Tensor:
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
+        packed = pack(clouds)
+        sizes = [len(cloud.points) for cloud in clouds]
+        chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])
+        with lowered_precision(packed.points.device, enabled=self.config.precision == "bf16"):
+            found: Tensor = network(packed, chosen)
+        return found.unflatten(0, (len(clouds), -1))
+
+    def log_temperature(self, network: DescriptorNetwork) -> Tensor:
+        """Return the logarithm of the temperature that the network has learnt."""
+        return network.temperature
+
+    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
+        """Write the averaged weights."""
+        return save_descriptor(path, self.state.averaged, about)
+
+
 def _first_network(config: DescriptorTrainConfig) -> DescriptorNetwork:
     """Return the network before the first step: drawn by chance, or that of a weights file."""
     if config.start_from is None:
         return DescriptorNetwork(config.network)
     network = load_descriptor(config.start_from).network.train()
-    if network.config != config.network:
-        raise VBRegError(
-            f"{config.start_from} holds another network ({network.config}) than the configuration "
-            f"asks for ({config.network})"
-        )
+    check_same_network(config.start_from, network.config, config.network)
     return network
-
-
-def described_clouds(
-    network: DescriptorNetwork,
-    clouds: Sequence[Prepared],
-    rows: Sequence[Tensor],  # as many of each cloud
-    precision: str = "fp32",
-) -> Tensor:
-    """Return descriptors (C, n, d) of some rows of C clouds, at once."""
-    packed = pack(clouds)
-    sizes = [len(cloud.points) for cloud in clouds]
-    chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])
-    with lowered_precision(packed.points.device, enabled=precision == "bf16"):
-        found: Tensor = network(packed, chosen)
-    return found.unflatten(0, (len(clouds), -1))

@@ -1,13 +1,16 @@
 """What a descriptor is trained for: its nearest in the other scan is the same place.
 
-Both directions of a pair; all points drawn of the other cloud compete (InfoNCE). All pairs of a
-step are looked at together, and nothing waits for the device. Shapes: B pairs, S points of a cloud
-drawn by chance, D = 2 S with the partners of those of the other cloud, d numbers of a descriptor.
+Both directions of a pair; all points drawn of the other cloud compete (InfoNCE), or the hardest of
+them does. All pairs of a step are looked at together, and nothing waits for the device. Shapes:
+B pairs, S points of a cloud drawn by chance, D = 2 S with the partners of those of the other cloud,
+d numbers of a descriptor.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +21,12 @@ MIN_ANCHORS = 2  # of them that have one, for a pair to count
 SAME_PLACE = 1.0  # voxels to the point that an anchor should find
 TOO_NEAR = 3.0  # voxels round the truth in which nothing counts as wrong
 RIGHT = 2.0  # voxels within which a match is right
+ALIKE, UNLIKE = 0.1, 1.4  # squared distance of partners, distance of others, that are good enough
+MIN_TEMPERATURE = 0.01
+
+ContrastName: TypeAlias = Literal["infonce", "hardest"]
+# of similarity (B, S, D), partner (B, S) and what lies beside it (B, S, D), for each point (B, S)
+Contrast: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class DescriptorLoss(NamedTuple):
@@ -48,10 +57,32 @@ def _some_rows(points: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(points), generator=generator, device=points.device)[:DRAWN]
 
 
+def info_nce(similarity: Tensor, partner: Tensor, beside: Tensor, temperature: Tensor) -> Tensor:
+    """Return how improbable the partner is among all that do not lie beside it."""
+    logits = (similarity / temperature).masked_fill(beside, -torch.inf)
+    return F.cross_entropy(logits.transpose(1, 2), partner, reduction="none")
+
+
+def hardest(similarity: Tensor, partner: Tensor, beside: Tensor) -> Tensor:
+    """Return FCGF's loss: the partner is to be alike, the likest of the others is to be unlike."""
+    at = partner.unsqueeze(2)
+    apart2 = 2 - 2 * similarity.gather(2, at).squeeze(2)  # of descriptors of length 1
+    others = similarity.masked_fill(beside, -1.0).scatter(2, at, -1.0)
+    apart = (2 - 2 * others.amax(2)).clamp_min(1e-6).sqrt()
+    return F.relu(apart2 - ALIKE) + F.relu(UNLIKE - apart).square()
+
+
+def contrast_named(name: ContrastName, log_temperature: Tensor) -> Contrast:
+    """Return the loss of that name."""
+    if name == "hardest":
+        return hardest
+    return partial(info_nce, temperature=log_temperature.exp().clamp_min(MIN_TEMPERATURE))
+
+
 def pairs_loss(
     descriptors: tuple[Tensor, Tensor],  # (B, D, d) of length 1, of sources and of targets
     points: tuple[Tensor, Tensor],  # (B, D, 3), both in the target's frame, in voxels
-    temperature: Tensor,
+    contrast: Contrast,
 ) -> DescriptorLoss:
     """Return the loss, the mean of both directions, over the pairs that overlap."""
     S = descriptors[0].shape[1] // 2
@@ -60,24 +91,24 @@ def pairs_loss(
             descriptors[a][:, :S],
             descriptors[b],
             torch.cdist(points[a][:, :S], points[b]),
-            temperature,
+            contrast,
         )
         for a, b in ((0, 1), (1, 0))
     ]
     counts = ((ways[0][-1] >= MIN_ANCHORS) & (ways[1][-1] >= MIN_ANCHORS)).float()  # (B,)
     pairs = counts.sum()
-    contrast, right_anchors, inlier_ratio = (
+    lost, right_anchors, inlier_ratio = (
         ((one + other) / 2 * counts).sum() / pairs.clamp_min(1)
         for one, other in zip(ways[0][:-1], ways[1][:-1], strict=True)
     )
-    return DescriptorLoss(contrast, right_anchors, inlier_ratio, pairs)
+    return DescriptorLoss(lost, right_anchors, inlier_ratio, pairs)
 
 
 def _one_way(
     source: Tensor,  # (B, S, d)
     target: Tensor,  # (B, D, d)
     distance: Tensor,  # (B, S, D)
-    temperature: Tensor,
+    contrast: Contrast,
 ) -> tuple[Tensor, ...]:
     """Return the terms of each pair (B,), and at last its number of anchors."""
     nearest, partner = distance.min(2)
@@ -85,11 +116,9 @@ def _one_way(
     anchors = anchor.sum(1)
     similarity = source @ target.transpose(1, 2)  # (B, S, D)
     beside = (distance < TOO_NEAR).scatter(2, partner.unsqueeze(2), False)
-    logits = (similarity / temperature).masked_fill(beside, -torch.inf)
-    lost = F.cross_entropy(logits.transpose(1, 2), partner, reduction="none")  # (B, S)
+    lost = contrast(similarity, partner, beside)  # (B, S)
     with torch.no_grad():
         chosen = similarity.argmax(2, keepdim=True)
         right = (distance.gather(2, chosen).squeeze(2) < RIGHT).float()
     of_anchors = ((part * anchor).sum(1) / anchors.clamp_min(1) for part in (lost, right))
-    contrast, right_anchors = of_anchors
-    return contrast, right_anchors, right.mean(1), anchors
+    return *of_anchors, right.mean(1), anchors

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -18,17 +20,18 @@ from vbreg.backends.devices import can_record, device_name
 from vbreg.datasets.matches import MatchSet
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
+from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import read_header, save_network
 from vbreg.training import checkpoint, journal
-from vbreg.training.batches import MatchSampler, Sampler, read_folder
-from vbreg.training.checkpoint import State
+from vbreg.training.batches import Batch, MatchSampler, Sampler, read_folder
+from vbreg.training.checkpoint import N, State
 from vbreg.training.compiled import RecordedPasses
-from vbreg.training.config import DataConfig, OptimizerConfig, TrainConfig, to_dict
+from vbreg.training.config import DataConfig, MatchesPlan, OptimizerConfig, TrainConfig, to_dict
 from vbreg.training.descriptors import CloudDescriptors, clouds_of
 from vbreg.training.journal import Journal
 from vbreg.training.passes import TERMS, TwoPasses
 from vbreg.training.streamed_matches import open_streamed_matches
-from vbreg.training.validation import validate
+from vbreg.training.validation import Validation, validate
 from vbreg.training.workers import Workers, joined
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -49,6 +52,22 @@ def train(
     Leaves averaged weights, a checkpoint and a log in `output`; returns the path of the weights.
     Under `torchrun` every process calls this, and the first one writes.
     """
+    return train_on_matches(
+        config, partial(Run, config), output, device, minutes=minutes, until=until, quiet=quiet
+    )
+
+
+def train_on_matches(
+    config: MatchesPlan,
+    open_run: Callable[[Workers, Sampler, list[MatchSet]], MatchesRun[Any]],
+    output: Path,
+    device: torch.device | str,
+    *,
+    minutes: float | None = None,
+    until: int | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Train by a plan, or go on, as `train` says; `open_run` says what is trained."""
     sets = Shards.of(config.data)
     output.mkdir(parents=True, exist_ok=True)
     steps = config.steps if config.minutes is None else None
@@ -57,7 +76,7 @@ def train(
         joined(device) as workers,
         journal.opened(output, steps, quiet=quiet, writes=workers.is_first) as notes,
     ):
-        run = Run(config, workers, *open_data(config, sets, workers, notes, stack))
+        run = open_run(workers, *open_data(config, sets, workers, notes, stack))
         if (output / checkpoint.NAME).exists():
             run.state.resume(output, config)
             notes.say(f"going on from step {run.state.step}")
@@ -82,7 +101,7 @@ class Shards(NamedTuple):
 
 
 def open_data(
-    config: TrainConfig, shards: Shards, workers: Workers, notes: Journal, stack: ExitStack
+    config: MatchesPlan, shards: Shards, workers: Workers, notes: Journal, stack: ExitStack
 ) -> tuple[Sampler, list[MatchSet]]:
     """Return what draws batches, and the match sets that are only looked at."""
     data, device = config.data, workers.device
@@ -91,18 +110,21 @@ def open_data(
             raise VBRegError("training on places is done by one process: start it without torchrun")
         return open_streamed_matches(data, device, config.seed, stack)
     described = None
-    if config.network.input == "feat":
+    if isinstance(config, TrainConfig) and config.network.input == "feat":
         clouds = clouds_of(chain(*shards.sets, shards.held_out))
         described = CloudDescriptors(notes.track(clouds, "FPFH of clouds"), device)
     return MatchSampler(shards.sets, data, device, described), shards.held_out
 
 
-class Run:
-    """One worker's part of a training run."""
+class MatchesRun(ABC, Generic[N]):
+    """One worker's part of a training run on matches; what it learns is for a subclass to say."""
+
+    terms: tuple[str, ...]  # names of what `accumulate` returns
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: MatchesPlan,
+        state: State[N],
         workers: Workers,
         sampler: Sampler,
         held_out: Sequence[MatchSet] = (),
@@ -114,12 +136,21 @@ class Run:
                 "multiple, so that each has as many"
             )
         self.config, self.workers, self.sampler, self.held_out = config, workers, sampler, held_out
-        self.state = State.start(config, workers.device)
-        passes = TwoPasses(config, self.state.network)
-        fast = config.compile and can_record(workers.device)
-        self.accumulate = RecordedPasses(passes, self.state.network) if fast else passes
+        self.state = state
         self.generator = torch.Generator(workers.device)
         self.clock, self.warm = clock, False
+
+    @abstractmethod
+    def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Add a micro-batch's share of the gradient -> its terms."""
+
+    @abstractmethod
+    def validate(self) -> Validation:
+        """Return how good the averaged weights are on match sets that are not trained on."""
+
+    @abstractmethod
+    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
+        """Write the averaged weights."""
 
     @property
     def progress(self) -> float:
@@ -144,9 +175,7 @@ class Run:
                 speed = (state.pairs - pairs) / (self.clock() - began)
                 notes.record("train", state.step, self._describe(terms, speed))
             if self.held_out and (state.step % config.validate_every == 0 or self._done(stop)):
-                found = validate(
-                    state.averaged, self.held_out, self.sampler.descriptors, self.config.voting
-                )
+                found = self.validate()
                 notes.record("validation", state.step, {"pairs": state.pairs, **found._asdict()})
             if state.step % config.checkpoint_every == 0:
                 self.save(output)
@@ -173,7 +202,7 @@ class Run:
         for group in state.optimizer.param_groups:
             group["lr"] = learning_rate(state.step, self.progress, config.optimizer)
         state.optimizer.zero_grad(set_to_none=False)
-        terms = torch.zeros(len(TERMS), device=self.workers.device)
+        terms = torch.zeros(len(self.terms), device=self.workers.device)
         pairs = 0
         for index in range(config.micro_batches):
             N = self.sampler.size_of(_seed(config.seed, state.step, index))
@@ -187,7 +216,7 @@ class Run:
         follow_gradient(state, config.optimizer)
         state.step += 1
         state.pairs += pairs
-        return dict(zip(TERMS, terms.unbind(), strict=True))
+        return dict(zip(self.terms, terms.unbind(), strict=True))
 
     def save(self, output: Path) -> None:
         """Write a checkpoint to go on from and the weights as they are by now."""
@@ -207,7 +236,7 @@ class Run:
         if self.config.start_from:
             about["start"] = read_header(self.config.start_from).get("about", {})
         with atomic_path(output / WEIGHTS_FILE) as path:
-            save_network(path, state.averaged, about, self.config.voting)
+            self.write_weights(path, about)
 
     def _describe(self, terms: dict[str, Tensor], pairs_per_second: float) -> dict[str, float]:
         state = self.state
@@ -219,6 +248,39 @@ class Run:
             "pairs_per_second": pairs_per_second,
             **{name: float(value) for name, value in terms.items()},
         }
+
+
+class Run(MatchesRun[VariationalNonLocalNetwork]):
+    """A run of the network that tells right matches from wrong: two passes over each batch."""
+
+    terms = TERMS
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        workers: Workers,
+        sampler: Sampler,
+        held_out: Sequence[MatchSet] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        state = State.start(config, workers.device)
+        super().__init__(config, state, workers, sampler, held_out, clock)
+        passes = TwoPasses(config, state.network)
+        fast = config.compile and can_record(workers.device)
+        self.passes = RecordedPasses(passes, state.network) if fast else passes
+        self.voting = config.voting
+
+    def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Add a micro-batch's share of the gradient -> its terms."""
+        return self.passes(batch, generator)
+
+    def validate(self) -> Validation:
+        """Return how good the averaged weights are on match sets that are not trained on."""
+        return validate(self.state.averaged, self.held_out, self.sampler.descriptors, self.voting)
+
+    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
+        """Write the averaged weights, and the search that goes with them."""
+        return save_network(path, self.state.averaged, about, self.voting)
 
 
 def follow_gradient(state: State[Any], config: OptimizerConfig) -> None:
@@ -234,8 +296,17 @@ def follow_gradient(state: State[Any], config: OptimizerConfig) -> None:
 
 @torch.no_grad()
 def average_weights(averaged: torch.nn.Module, current: torch.nn.Module, decay: float) -> None:
-    """Move averaged weights towards the current ones by 1 - decay."""
-    torch._foreach_lerp_(list(averaged.parameters()), list(current.parameters()), 1.0 - decay)
+    """Move averaged weights, and what norms have seen, towards the current ones by 1 - decay."""
+    torch._foreach_lerp_(_averaged(averaged), _averaged(current), 1.0 - decay)
+
+
+def _averaged(network: torch.nn.Module) -> list[Tensor]:
+    """List the weights of a network, and the means and variances of its batch norms."""
+    found: list[Tensor] = list(network.parameters())
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            found += [t for t in (module.running_mean, module.running_var) if t is not None]
+    return found
 
 
 def learning_rate(step: int, progress: float, config: OptimizerConfig) -> float:

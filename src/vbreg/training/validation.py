@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from vbreg.metrics import classification, pose_error
 from vbreg.network import VariationalNonLocalNetwork
 from vbreg.registration import VBReg
 from vbreg.training.descriptors import CloudDescriptors
+from vbreg.types import Registration
 from vbreg.voting import VotingConfig
 
 ROTATION, TRANSLATION = 15.0, 3.0  # a success: degrees, and inlier thresholds (30 cm at 10 cm)
@@ -36,15 +37,23 @@ def validate(
 ) -> Validation:
     """Register match sets with the network, and judge poses and inlier labels."""
     model = VBReg(network, voting=voting)
-    rows = []
-    for k in np.unique(np.linspace(0, len(sets) - 1, min(MAX_SETS, len(sets))).round().astype(int)):
-        match_set = sets[k]
-        result = model.estimate(
+    return judged(
+        sets,
+        lambda match_set: model.estimate(
             match_set.source,
             match_set.target,
             descriptors=descriptors.of(match_set) if descriptors is not None else None,
             inlier_threshold=match_set.inlier_threshold,
-        )
+        ),
+    )
+
+
+def judged(sets: Sequence[MatchSet], solve: Callable[[MatchSet], Registration]) -> Validation:
+    """Return how good what solves match sets is, by poses and by inlier labels."""
+    rows = []
+    for k in np.unique(np.linspace(0, len(sets) - 1, min(MAX_SETS, len(sets))).round().astype(int)):
+        match_set = sets[k]
+        result = solve(match_set)
         error = pose_error(
             torch.from_numpy(result.T_target_source), torch.from_numpy(match_set.T_target_source)
         )

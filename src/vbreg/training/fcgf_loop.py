@@ -1,0 +1,120 @@
+"""The training of FCGF, on the same places and by the same losses as the learned descriptor.
+
+Clouds lie on the device as points. Each step turns them anew, since the network is not free of the
+frame, and makes their cells and the tables of neighbours there, all clouds packed into one.
+Where they were turned by any rotation from the first step on, it learnt nothing for long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vbreg.backends.neighbors import radius_knn
+from vbreg.descriptors.fcgf import (
+    DetailedCloud,
+    FcgfNetwork,
+    detailed,
+    fine_cells,
+    load_fcgf,
+    save_fcgf,
+)
+from vbreg.descriptors.prepared import ThinnedCloud
+from vbreg.geometry import random_rotation, rotation_of_vector
+from vbreg.training.checkpoint import check_same_network
+from vbreg.training.descriptor_config import FcgfTrainConfig
+from vbreg.training.descriptor_loop import ContrastRun
+
+TEMPERATURE = 0.07  # before the first step
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class FcgfLearner(nn.Module):
+    """The network, and the temperature that its loss learns beside it."""
+
+    def __init__(self, network: FcgfNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self.temperature = nn.Parameter(torch.tensor(TEMPERATURE).log())
+
+
+def detailed_crop(cloud: ThinnedCloud, generator: torch.Generator) -> DetailedCloud:
+    """Return what the network sees of a cloud, whose finer points may reach beyond its others."""
+    near = radius_knn(cloud.points, cloud.detail, cloud.scale.normal_radius, 1)[2].squeeze(1)
+    return detailed(cloud._replace(detail=cloud.detail[near]))
+
+
+class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
+    """A training run of FCGF."""
+
+    make_ready = staticmethod(detailed_crop)
+
+    def __init__(
+        self,
+        config: FcgfTrainConfig,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
+        self.turning = config.turning
+
+    def described(
+        self,
+        network: FcgfLearner,
+        clouds: Sequence[DetailedCloud],
+        rows: Sequence[Tensor],
+        T_target_source: Tensor,
+    ) -> Tensor:
+        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
+        turns = self.turns(T_target_source[:, :3, :3])
+        if not network.training:  # as users have them
+            turns = torch.eye(3, device=self.device).expand_as(turns)
+        cells, at = fine_cells([cloud.detail @ R.T for cloud, R in zip(clouds, turns, strict=True)])
+        found = network.network(cells, PRECISIONS[self.config.precision])
+        chosen = [
+            cell[cloud.nearest[row].long()]
+            for cloud, cell, row in zip(clouds, at, rows, strict=True)
+        ]
+        described: Tensor = found.index_select(0, torch.cat(chosen))
+        return described.unflatten(0, (len(clouds), -1))
+
+    def turns(self, R_target_source: Tensor) -> Tensor:
+        """Draw how the clouds of B pairs are turned (2 B, 3, 3), each source before its target.
+
+        Both by one rotation so that they lie alike, and the source by another one on top, whose
+        angle grows with the training.
+        """
+        B = len(R_target_source)
+        common, free = random_rotation(2 * B, generator=self.generator, device=self.device).chunk(2)
+        if self.progress < self.turning:
+            angle = math.pi * self.progress / self.turning
+            axis = F.normalize(
+                torch.randn(B, 3, generator=self.generator, device=self.device), dim=-1
+            )
+            share = torch.rand(B, 1, generator=self.generator, device=self.device)
+            free = rotation_of_vector(angle * share * axis)
+        return torch.stack([free @ common @ R_target_source, common], dim=1).flatten(0, 1)
+
+    def log_temperature(self, network: FcgfLearner) -> Tensor:
+        """Return the logarithm of the temperature that the network has learnt."""
+        return network.temperature
+
+    def write_weights(self, path: Path, about: Mapping[str, Any]) -> object:
+        """Write the averaged weights."""
+        return save_fcgf(path, self.state.averaged.network, about)
+
+
+def _first_network(config: FcgfTrainConfig) -> FcgfNetwork:
+    """Return the network before the first step: drawn by chance, or that of a weights file."""
+    if config.start_from is None:
+        return FcgfNetwork(config.fcgf)
+    network = load_fcgf(config.start_from).network.train()
+    check_same_network(config.start_from, network.config, config.fcgf)
+    return network
