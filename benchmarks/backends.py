@@ -44,6 +44,7 @@ from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, s
 
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
+JUDGED_POINTS, JUDGED_QUERIES = 8192, 20 * 512
 RUNS = 5
 COLUMNS = ("backend", "function", "plain_ms", "quick_ms", "ratio")
 
@@ -242,6 +243,16 @@ def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
         yield Comparison("neighbors", "tree, against grid", grid, tree)
     else:
         yield Comparison("neighbors", "grid, against the CPU's tree", tree, grid)
+    # The nearest surface of the keypoints that a judge looks at, under 20 candidate poses.
+    queries = torch.rand(1, JUDGED_QUERIES, 3, generator=generator).to(device)
+    cloud, real = there[None, :JUDGED_POINTS], torch.ones(1, JUDGED_POINTS).bool().to(device)
+    searchable = neighbors.Searchable(cloud, real)
+    yield Comparison(
+        "neighbors",
+        "nearest, against all distances",
+        lambda: neighbors.nearest_by_distances(cloud, queries, real, 1),
+        lambda: searchable.nearest(queries, torch.inf, 1),
+    )
 
 
 def attention_forms(runs: dict[str, Run]) -> Iterator[Comparison]:
