@@ -1,7 +1,6 @@
 """Calibrate a judge by posed scans: its probability becomes how often final poses are right there.
 
-    python scripts/calibrate_judge.py DATA/rgbd_train/* -o judge.safetensors
-    python scripts/calibrate_judge.py my_scans -o mine.safetensors --voxel-size 0.02
+    python scripts/calibrate_judge.py my_scans other_scans -o mine.safetensors --voxel-size 0.02
 
 The training calibrates a judge by places that are mostly simulated, where wrong poses look better
 and right ones worse than in real scans. Here slope and offset of its logit are fitted to pairs of
@@ -12,6 +11,7 @@ FPFH. Scans to report on must not be among them.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from vbreg.weights_file import WEIGHTS_FOLDER, read_weights
 
 DESCRIPTORS = ("learned", "fpfh")
 BY_OVERLAP = ((0.1, 0.3, 2 / 3), (0.3, 1.0, 1 / 3))  # from, to, share of the pairs
+MIN_OF_EACH = 20  # right and wrong poses
 MAX_ANGLE, MAX_VOXELS = 15.0, 6.0  # degrees and voxels, below which a pose is right
 
 
@@ -86,6 +87,11 @@ def main() -> None:
     ]
     p = torch.tensor([probability for probability, _ in found]).double().clamp(1e-7, 1 - 1e-7)
     right = torch.tensor([each for _, each in found])
+    if min(int(right.sum()), int((~right).sum())) < MIN_OF_EACH:
+        sys.exit(
+            f"{int(right.sum())} of {len(right)} poses are right: at least {MIN_OF_EACH} right and "
+            f"{MIN_OF_EACH} wrong ones are needed to calibrate by; give more or harder scans"
+        )
     slope, offset = judge.network.calibration.double()
     logit = (torch.logit(p) - offset) / slope
     fitted = fit_logits(logit, right)
