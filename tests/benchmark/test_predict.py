@@ -274,7 +274,7 @@ def test_sampled_points_do_not_depend_on_the_other_pairs(scans: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"descriptor": "shot"}, "descriptor 'shot': expected learned, fpfh .*'matches:NAME'"),
+        ({"descriptor": "shot"}, "descriptor 'shot': expected learned, fpfh, .*'matches:NAME'"),
         ({"descriptor": "matches:"}, "descriptor 'matches:': expected learned, fpfh"),
         ({"descriptor": "matches:learned"}, "'matches:learned' goes with 3dmatch and 3dlomatch"),
     ],

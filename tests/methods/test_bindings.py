@@ -83,7 +83,7 @@ def test_teaser_is_given_columns_and_its_own_units(monkeypatch: pytest.MonkeyPat
     stand_in = ModuleType("teaserpp_python")
     stand_in.RobustRegistrationSolver = StandInSolver  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "teaserpp_python", stand_in)
-    monkeypatch.setattr("vbreg.methods.available", lambda _: True)
+    monkeypatch.setattr("vbreg.methods._installed", lambda _: True)
     problem = make_problem(50, inlier_ratio=1.0, noise=0.0)
     result = open_method("teaser-official")(posed(problem.source, problem.target))
     assert max(error(result.T_target_source, problem.T)) < 1e-5

@@ -90,7 +90,7 @@ def clipped(weights: Tensor) -> Tensor:
 
 
 def robust_fit(source: Tensor, target: Tensor, weights: Tensor) -> Estimate:
-    """Minimise the weighted Huber loss of the residuals of matches (1, n, 3), weights (1, n).
+    """Fit the pose of the least weighted Huber loss to matches (1, n, 3), weights (1, n).
 
     Each step is a weighted least squares, and none makes the loss larger.
     """

@@ -146,7 +146,7 @@ class DgrRun(MatchesRun[DgrNetwork]):
         self.pose_weight = config.pose_weight
 
     def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Add a micro-batch's share of the gradient -> its terms."""
+        """Take in a micro-batch's share of the gradient -> its terms."""
         loss = dgr_loss(self.state.network(batch.source, batch.target), batch)
         total = loss.labels + self.pose_weight * (loss.rotation + loss.translation)
         (total / self.config.micro_batches).backward()

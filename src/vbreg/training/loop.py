@@ -142,7 +142,7 @@ class MatchesRun(ABC, Generic[N]):
 
     @abstractmethod
     def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Add a micro-batch's share of the gradient -> its terms."""
+        """Take in a micro-batch's share of the gradient -> its terms."""
 
     @abstractmethod
     def validate(self) -> Validation:
@@ -271,7 +271,7 @@ class Run(MatchesRun[VariationalNonLocalNetwork]):
         self.voting = config.voting
 
     def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Add a micro-batch's share of the gradient -> its terms."""
+        """Take in a micro-batch's share of the gradient -> its terms."""
         return self.passes(batch, generator)
 
     def validate(self) -> Validation:
