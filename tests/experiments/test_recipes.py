@@ -97,7 +97,7 @@ def test_figures_are_drawn_from_the_benchmark_that_is_run_first(data: Path, tmp_
     output = recipes.run(
         "figures",
         data,
-        quick(tmp_path / "out", every=2),
+        quick(tmp_path / "out", every=1),
         methods=["sm", "ransac"],
         training={"VBNonlocal": [tmp_path / "log"]},
     )
