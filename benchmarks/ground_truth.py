@@ -57,7 +57,7 @@ def main() -> None:
     settings = Settings.of(options.dataset)
     pairs = open_pairs(options.dataset, options.root).select(every=options.every)
     print("| voxel size | pairs | median RE, deg | median TE, cm |\n|---|---|---|---|")
-    for size in (settings.voxel_size, settings.voxel_size / 2):
+    for size in (settings.voxel_size, settings.scale.detail_size):
         todo = track(pairs, f"voxel size {size:g}", len(pairs), console=Console(stderr=True))
         errors = [moved_from_truth(pair, size) for pair in todo]
         turn, shift = (

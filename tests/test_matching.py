@@ -313,7 +313,7 @@ def test_what_a_function_gives_wrong_is_named(gives, words):
 def test_an_unknown_descriptor_lists_the_known():
     points = torch.rand(50, 3)
     with pytest.raises(
-        VBRegError, match=r"'shot': expected 'learned', 'fpfh', a file .*, or a function of"
+        VBRegError, match=r"'shot': expected 'learned', 'fpfh', 'fcgf', a file .*, or a function of"
     ):
         describe_points(points, np.zeros(3), SCALE, descriptor="shot")
     with pytest.raises(VBRegError, match="descriptor 33"):

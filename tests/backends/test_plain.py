@@ -31,6 +31,7 @@ TESTED = {
     "crowd_weights",
     "inlier_score",
     "refine",
+    "nearest",
 }
 FOR_RECORDINGS = {"weights_state", "kept_alive"}  # what they keep: test_triton, test_recording
 MASKED = pytest.mark.parametrize("masked", [False, True])
@@ -264,3 +265,13 @@ def test_refine(form: Form, masked: bool) -> None:
     assert bool(found.determined)
     assert bool(expected.determined)
     assert (expected.T - start).abs().max() > 0.05  # there was something to refine
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_nearest(form: Form, k: int) -> None:
+    points, queries, real = clouds(form, 60)
+    index, distance2 = form.backend.nearest(points, queries[:, :25], real, k)
+    apart = torch.cdist(queries[:, :25], points).masked_fill(~real.unsqueeze(1), torch.inf)
+    expected = apart.sort(-1)
+    torch.testing.assert_close(distance2.sqrt(), expected.values[..., :k], atol=1e-4, rtol=1e-4)
+    assert torch.equal(index, expected.indices[..., :k])

@@ -35,6 +35,7 @@ JSON_KEYS = {
     "target": str,
     "T_target_source": list,
     "success_probability": float,
+    "mirrored_probability": type(None),
     "verdict": str,
     "reasons": list,
     "overlap": float,
