@@ -23,7 +23,12 @@ from vbreg.matching import MatchedClouds, describe, match_clouds
 from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.recording import max_matches
-from vbreg.registration import _unless_mirrored, mirror_image, usual_viewpoint
+from vbreg.registration import (
+    MIRRORED_ODDS,
+    _unless_mirrored,
+    mirror_image,
+    usual_viewpoint,
+)
 from vbreg.scale import PresetName
 from vbreg.solver import Solver
 from vbreg.types import Alternative, Correspondences
@@ -826,7 +831,8 @@ def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
     assert p is not None
     assert q is not None
     assert (p > 0.75) == trusted
-    assert p / q == pytest.approx((0.8 / 0.2) / (in_mirror / (1 - in_mirror)))
+    odds = 0.8 / 0.2, MIRRORED_ODDS * in_mirror / (1 - in_mirror)
+    assert p / q == pytest.approx(odds[0] / odds[1])
     assert found.alternatives[0].probability == pytest.approx(p / 10)
     assert any("mirror image" in reason for reason in found.reasons) != trusted
 

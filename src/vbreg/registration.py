@@ -88,6 +88,7 @@ OTHER_SIZES = (2.0, 0.5)  # of the estimated one, tried where its pose is not tr
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
 BEYOND_DOUBT = 0.97  # probability from which on nobody asks whether the source is mirrored
+MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 RefineName: TypeAlias = Literal["icp", "none"]
@@ -253,7 +254,7 @@ def _unless_mirrored(
         q = in_a_mirror(size).success_probability or 0.0
     except VBRegError:  # too few matches
         return found
-    odds, other = p / (1 - p), q / max(1 - q, 1e-9)
+    odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
     none = 1 / (1 + odds + other)  # the share of neither
     return replace(
         found,
