@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from vbreg import VBReg, backends
 from vbreg.backends.neighbors import radius_knn
 from vbreg.benchmark.problems import Settings, open_sequence
 from vbreg.datasets import Pair
-from vbreg.descriptors import descriptor_named
+from vbreg.descriptors import MatchingName, descriptor_named
 from vbreg.estimation import Estimate, best_hypothesis
 from vbreg.matching import DescribedCloud, MatchedClouds, describe, evenly, match
 from vbreg.metrics import pose_error, right_matches
@@ -37,7 +37,6 @@ Indices = tuple[Tensor, Tensor]
 Salience = Callable[[DescribedCloud], Tensor]
 COUNTS = 2000, 1000
 OTHERS = 512  # points of the own cloud, to tell how common a descriptor is
-RATIO = 0.9  # of the two nearest distances
 
 
 class Line(NamedTuple):
@@ -49,23 +48,6 @@ class Line(NamedTuple):
     inlier_ratio: float
     recall: float
     milliseconds: float  # of the estimator
-
-
-def distances(similarity: Tensor) -> Tensor:
-    """Between descriptors of length 1."""
-    return (2 - 2 * similarity).clamp_min(0).sqrt()
-
-
-def ratio_test(a: DescribedCloud, b: DescribedCloud) -> Indices:
-    """Each source point's nearest, where the second nearest is clearly farther."""
-    near, index = distances(a.descriptors @ b.descriptors.T).topk(2, dim=1, largest=False)
-    kept = near[:, 0] < RATIO * near[:, 1]
-    return kept.nonzero().squeeze(-1), index[kept, 0]
-
-
-def two_nearest(a: DescribedCloud, b: DescribedCloud) -> Indices:
-    index = (a.descriptors @ b.descriptors.T).topk(2, dim=1).indices
-    return torch.arange(len(a)).repeat_interleave(2), index.flatten()
 
 
 def bend(cloud: DescribedCloud, scale: Scale) -> Tensor:
@@ -110,10 +92,8 @@ def ways(
     a: DescribedCloud, b: DescribedCloud, scale: Scale, all_points: bool
 ) -> Iterator[tuple[str, Indices]]:
     if all_points:
-        for name in ("one-way", "either-way", "mutual"):
+        for name in get_args(MatchingName):
             yield f"all, {name}", match(a.descriptors, b.descriptors, matching=name)
-        yield f"all, nearest at most {RATIO} as far as the second", ratio_test(a, b)
-        yield "all, two nearest", two_nearest(a, b)
     for count in COUNTS:
         yield f"{count}, either-way", thinned(a, b, count)
     for name, by in (("off planes", bend), ("uncommon", rarity)):

@@ -333,3 +333,31 @@ def test_normals_point_to_the_viewpoint_in_the_frame_of_the_cloud():
 def test_a_wrong_viewpoint_is_named(bad):
     with pytest.raises(VBRegError, match=r"viewpoint .*expected 'origin', 'unknown' or three"):
         describe(np.random.default_rng(0).random((50, 3)), Scale(0.1), viewpoint=bad)
+
+
+def test_the_ratio_test_keeps_what_is_clearly_nearest() -> None:
+    target = torch.eye(4)
+    near, between = torch.tensor([1.0, 0.1, 0, 0]), torch.tensor([1.0, 0.98, 0, 0])
+    i, j = match(torch.stack([between, near]), target, matching="ratio")
+    assert (i.tolist(), j.tolist()) == ([1], [0])
+    i, j = match(torch.stack([between, near]), target[:1], matching="ratio")
+    assert len(i) == 0  # of one alone nobody knows
+
+
+@pytest.mark.parametrize("most", [None, 7])  # all at once, and a row at a time
+def test_two_nearest_are_those_of_all_similarities(
+    most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if most is not None:
+        monkeypatch.setattr("vbreg.matching.MAX_SIMILARITIES", most)
+    generator = torch.Generator().manual_seed(0)
+    source, target = (torch.randn(n, 5, generator=generator) for n in (12, 9))
+    i, j = match(source, target, matching="two-nearest")
+    unit = [torch.nn.functional.normalize(end, dim=-1) for end in (source, target)]
+    best = (unit[0] @ unit[1].T).argsort(dim=1, descending=True)[:, :2]
+    assert i.tolist() == [row for row in range(12) for _ in range(2)]
+    assert j.view(-1, 2).tolist() == best.sort(1).values.tolist()
+    once, nearest = match(source, target)
+    assert torch.equal(once.repeat_interleave(2), i)
+    assert bool((j.view(-1, 2) == nearest[:, None]).any(1).all())
+    assert match(source, target[:1], matching="two-nearest")[0].tolist() == list(range(12))

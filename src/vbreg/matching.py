@@ -29,8 +29,9 @@ from vbreg.types import Correspondences, Float64
 
 MAX_CORRESPONDENCES = 8000  # of a registration, if nothing else is said
 MAX_POINTS = 300_000  # of a cloud after downsampling; a registration needs some thousands
+MAX_RATIO = 0.9  # of the distances to the nearest and the second nearest descriptor
 MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
-
+NEEDED = {"mutual": "mutual", "ratio": "clearly the nearest"}  # by the kind of matching
 
 Keypoints: TypeAlias = int | Literal["all"]
 Viewpoint: TypeAlias = Literal["origin", "unknown"] | Sequence[float] | Float64
@@ -233,7 +234,7 @@ def match_clouds(
             f"{found} matches between clouds of {len(source)} and {len(target)} points at voxel "
             f"size {scale.voxel_size:g}: at least {MIN_MATCHES} are needed; use a smaller voxel "
             "size if these are few points, a larger one if most of them stand alone"
-            + (", or matches that need not be mutual" if matching == "mutual" else "")
+            + (f", or matches that need not be {NEEDED[matching]}" if matching in NEEDED else "")
         )
     matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)
     return matched if max_matches is None else matched.thinned(max_matches)
@@ -255,7 +256,9 @@ def match(
     source_features (N, D), target_features (M, D) -> source_index, target_index (K,) int64,
     ascending in the source. One way, each source point finds its nearest target point; either way,
     the matches of target points to their nearest source points join; mutual are those matches that
-    are nearest in both directions. Of several nearest the lowest index wins. Memory is bounded.
+    are nearest in both directions; ratio those whose nearest is at most MAX_RATIO as far as the
+    second nearest; two nearest are a source point's with both. Of several nearest the lowest index
+    wins. Memory is bounded.
     """
     _check_features(source_features, target_features)
     source = F.normalize(source_features.detach().float(), dim=-1)
@@ -263,6 +266,8 @@ def match(
     index = torch.arange(len(source), device=source.device)
     if len(source) == 0 or len(target) == 0:
         return index[:0], index[:0]
+    if matching in ("ratio", "two-nearest"):
+        return _of_two_nearest(source, target, matching == "ratio")
     nearest, nearest_back = _nearest(source, target, matching != "one-way")
     if nearest_back is None:
         return index, nearest
@@ -294,6 +299,19 @@ def _nearest(source: Tensor, target: Tensor, both_ways: bool) -> tuple[Tensor, T
             best = torch.where(better, highest, best)
             backward = torch.where(better, row + start, backward)
     return forward, backward if both_ways else None
+
+
+def _of_two_nearest(source: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor]:
+    """Match rows of length 1 to their two nearest, or to the nearest where that is clearly so."""
+    rows = max(1, MAX_SIMILARITIES // len(target))
+    found = [(chunk @ target.T).topk(min(2, len(target)), dim=1) for chunk in source.split(rows)]
+    nearest = torch.cat([each.indices for each in found])  # (N, 2)
+    index = torch.arange(len(source), device=source.device)
+    if not ratio:
+        return index.repeat_interleave(nearest.shape[1]), nearest.sort(1).values.flatten()
+    distance2 = (2 - 2 * torch.cat([each.values for each in found])).clamp_min(0)
+    clear = distance2[:, 0] < MAX_RATIO**2 * distance2[:, -1]
+    return index[clear], nearest[clear, 0]
 
 
 def _check_features(source: Tensor, target: Tensor) -> None:

@@ -132,7 +132,8 @@ def register(
     `descriptor` is 'learned', 'fpfh', 'fcgf', a descriptor's weights file that `vbreg train` wrote,
     a checkpoint of FCGF, or a function of points (N, 3), normals (N, 3) and the `Scale` that gives
     (N, D) numbers. `keypoints` of each cloud are described and matched, or 'all'; `matching` is
-    'one-way' (each source point to its nearest), 'either-way' or 'mutual'. Left out, 1000
+    'one-way' (each source point to its nearest), 'either-way', 'mutual', 'ratio' (where the
+    nearest is clearly nearer than the second) or 'two-nearest'. Left out, 1000
     keypoints, or a quarter of the points, are matched either way with the learned descriptor, and
     all points one way with another.
     `viewpoint` is where the sensor was in the frame of each scan: 'origin', three numbers, or

@@ -58,7 +58,7 @@ EXAMPLES = examples(
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 PresetName = Literal["indoor", "outdoor"]
-MatchingName = Literal["one-way", "either-way", "mutual"]
+MatchingName = Literal["one-way", "either-way", "mutual", "ratio", "two-nearest"]
 RefineName = Literal["icp", "none"]
 
 SourceArgument = Annotated[
@@ -130,8 +130,9 @@ KeypointsOption = Annotated[
 MatchingOption = Annotated[
     MatchingName | None,
     typer.Option(
-        help="Match source points to their nearest, points of either cloud, or only those that are "
-        "nearest both ways. Left out: one-way, or with a trained descriptor either-way."
+        help="Match source points to their nearest, points of either cloud, only those that are "
+        "nearest both ways, only those clearly nearer than the next, or each to two. Left out: "
+        "one-way, or with the learned descriptor either-way."
     ),
 ]
 ViewpointOption = Annotated[

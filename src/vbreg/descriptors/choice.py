@@ -27,7 +27,7 @@ SHIPPED_FCGF = WEIGHTS_FOLDER / "fcgf.safetensors"
 
 OwnDescriptor: TypeAlias = Callable[[Tensor, Tensor, Scale], Tensor]  # points and normals (N, 3)
 DescriptorName: TypeAlias = Literal["learned", "fpfh", "fcgf"]
-MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual"]
+MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual", "ratio", "two-nearest"]
 
 # Of the learned descriptor, as many keypoints, looked for from either cloud, find what all find
 # (docs/training.md).

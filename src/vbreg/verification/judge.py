@@ -103,13 +103,7 @@ class Question(NamedTuple):
     def of(matched: MatchedClouds, surfaces: SurfacePair, solution: Solution) -> Question:
         """Ask for the best of the candidates of a solution."""
         device, size = surfaces.source.points.device, matched.scale.voxel_size
-        T, score, crowd, confidence = (
-            part.to(device, non_blocking=True)
-            for part in (
-                solution.candidates, solution.candidate_score, solution.crowd, solution.confidence
-            )
-        )  # fmt: skip
-        T = T.clone()
+        T = solution.candidates.to(device).clone()
         T[..., :3, 3] *= INLIER_THRESHOLD
         moved = with_fewer_points(surfaces).source
         return Question(
@@ -121,10 +115,10 @@ class Question(NamedTuple):
             surfaces.matched_source,
             surfaces.matched_target,
             surfaces.matched_real,
-            crowd,
-            confidence,
+            solution.crowd.to(device),
+            solution.confidence.to(device),
             T,
-            score >= 0,
+            (solution.candidate_score >= 0).to(device),
         )
 
 
