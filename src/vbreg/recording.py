@@ -307,7 +307,7 @@ class RecordedJudge:
         return max(_question_sizes(question)) <= MAX_RECORDED_POINTS
 
     def __call__(self, network: JudgeNetwork, question: Question, refine: bool) -> Verdict:
-        """Verdict a question; what is returned lies on the device. One thread at a time."""
+        """Return the verdict on a pair, on its device. One thread at a time."""
         sizes = tuple(_power_of_two(size) for size in _question_sizes(question))
         ends = question.source, question.target
         rest = [(cloud.descriptors.shape[-1], cloud.looked_at.shape[1]) for cloud in ends]
@@ -373,6 +373,7 @@ def _fill_question(held: Question, given: Question) -> None:
 
 
 def _flat(question: Question) -> list[torch.Tensor]:
+    """Return all tensors of a question, always in the same order."""
     return [*question.source, *question.target, *question[2:]]
 
 

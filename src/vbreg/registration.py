@@ -447,9 +447,8 @@ class VBReg:
         most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
-            _warn_of_memory(
-                len(matched.source_index), most, "set max_correspondences", stacklevel=4
-            )
+            count = len(matched.source_index)
+            _warn_of_memory(count, most, "set max_correspondences", stacklevel=4)
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
@@ -458,14 +457,10 @@ class VBReg:
         solution, backend = self._on_device(
             matches, seed, clock, most, limits, CANDIDATES if judge else 0
         )
-        found = Chosen.of(solution)
         exact = (refine or ("icp" if verify else "none")) == "icp"
-        if surfaces is not None and judge:
-            with clock("verify"):
-                found = self._judged(judge, matched, surfaces, solution, limits, exact)
-        elif surfaces is not None and exact:
-            with clock("refine on clouds"):
-                found = found.on_clouds(surfaces, limits)
+        found = Chosen.of(solution)
+        if surfaces is not None:
+            found = self._on_clouds(found, judge, matched, surfaces, solution, limits, exact, clock)
         with clock("uncertainty"):
             shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
             if shared is not None and shared.free_directions:
@@ -514,20 +509,32 @@ class VBReg:
         rows = members.indices[0].where(members.valid[0], -1)
         return Votes(seeds.indices[0][real].numpy(), rows[real].numpy())
 
-    def _judged(
+    def _on_clouds(
         self,
-        judge: Judge,
+        found: Chosen,
+        judge: Judge | None,
         matched: MatchedClouds,
         surfaces: SurfacePair,
         solution: Solution,
         limits: Limits | None,
         exact: bool,
+        clock: Stopwatch,
     ) -> Chosen:
-        """Return the candidate that a judge chooses; without candidates nothing is probable."""
+        """Return the candidate that a judge chooses, or the pose found, refined where asked for.
+
+        Without candidates nothing is probable.
+        """
+        if judge is None:
+            if not exact:
+                return found
+            with clock("refine on clouds"):
+                return found.on_clouds(surfaces, limits)
         if not bool((solution.candidate_score >= 0).any()):
-            return Chosen.of(solution)._replace(probability=0.0, overlap=0.0)
-        question = Question.of(matched, surfaces, solution)
-        return Chosen.of_verdict(self._asks(judge, question, limits, exact), solution.candidates[0])
+            return found._replace(probability=0.0, overlap=0.0)
+        with clock("verify"):
+            question = Question.of(matched, surfaces, solution)
+            verdict = self._asks(judge, question, limits, exact)
+            return Chosen.of_verdict(verdict, solution.candidates[0])
 
     def _matches_of(self, matched: MatchedClouds) -> Matches:
         """Return the matches as the network takes them."""
