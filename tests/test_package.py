@@ -60,6 +60,7 @@ ALLOWED = {
     "geometry": "",
     "types": "errors",
     "compatibility": "",
+    "attempts": "errors geometry types",
     "io": "errors types",
     "simulator": "errors geometry types",
     "network": "compatibility",
@@ -96,8 +97,8 @@ ALLOWED = {
         "voting"
     ),
     "registration": (
-        "backends clouds constraints descriptors errors estimation frames inputs matching network "
-        "pretrained recording refinement scale solver surfaces timing types uncertainty "
+        "attempts backends clouds constraints descriptors errors estimation frames inputs matching "
+        "network pretrained recording refinement scale solver surfaces timing types uncertainty "
         "verification voting"
     ),
     "__init__": (

@@ -24,14 +24,11 @@ from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.recording import max_matches
 from vbreg.registration import (
-    MIRRORED_ODDS,
-    _unless_mirrored,
     mirror_image,
     usual_viewpoint,
 )
 from vbreg.scale import PresetName
 from vbreg.solver import Solver
-from vbreg.types import Alternative, Correspondences
 from vbreg.voting import VotingConfig
 
 TAU = 0.10  # metres: the inlier threshold of `make_problem`
@@ -790,51 +787,6 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     trust[0] = 0.98
     registration.register(*some, device="cpu")
     assert tried == [first]
-
-
-def judged(p: float | None, size: float | None = 0.05) -> Registration:
-    """A result with a probability, and a rival with a tenth of it."""
-    ends = np.zeros((4, 3))
-    rivals = () if p is None else (Alternative(np.eye(4), p / 10),)
-    return Registration(
-        T_target_source=np.eye(4),
-        correspondences=Correspondences(ends, ends),
-        inliers=np.ones(4, dtype=bool),
-        confidence=np.ones(4, dtype=np.float32),
-        score=1.0,
-        inlier_rmse=0.0,
-        fixed=True,
-        inlier_threshold=0.1,
-        matches_found=4,
-        backend="plain",
-        voxel_size=size,
-        success_probability=p,
-        alternatives=rivals,
-    )
-
-
-@pytest.mark.parametrize("p", [None, 0.3, 0.98])
-def test_only_what_might_be_wrong_is_looked_at_in_a_mirror(p: float | None) -> None:
-    def never(size: float) -> Registration:
-        raise AssertionError("nobody should ask")
-
-    given = judged(p)
-    assert _unless_mirrored(given, never) is given
-
-
-@pytest.mark.parametrize(("in_mirror", "trusted"), [(0.99, False), (0.02, True)])
-def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
-    in_mirror: float, trusted: bool
-) -> None:
-    found = _unless_mirrored(judged(0.8), lambda size: judged(in_mirror))
-    p, q = found.success_probability, found.mirrored_probability
-    assert p is not None
-    assert q is not None
-    assert (p > 0.75) == trusted
-    odds = 0.8 / 0.2, MIRRORED_ODDS * in_mirror / (1 - in_mirror)
-    assert p / q == pytest.approx(odds[0] / odds[1])
-    assert found.alternatives[0].probability == pytest.approx(p / 10)
-    assert any("mirror image" in reason for reason in found.reasons) != trusted
 
 
 def test_a_mirror_turns_left_to_right_and_keeps_distances() -> None:

@@ -70,6 +70,10 @@ class LocalCloud:
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
+    def scaled(self, factor: float) -> LocalCloud:
+        """Return the cloud with all its points multiplied, about the user's origin."""
+        return replace(self, points=self.points * factor, origin=self.origin * factor)
+
 
 @dataclass(frozen=True, eq=False)
 class Matches:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,11 +22,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vbreg import pretrained
+from vbreg.attempts import at_other_sizes, at_unknown_scale, unless_mirrored
 from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
-from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.estimation import Limits, agreement, same_pose
 from vbreg.frames import LocalCloud, Matches, check_units
@@ -46,6 +47,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import (
     MAX_CORRESPONDENCES,
+    DescribedCloud,
     Keypoints,
     MatchedClouds,
     Viewpoint,
@@ -63,7 +65,6 @@ from vbreg.solver import Solution, Solver
 from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
 from vbreg.types import (
-    LIKELY,
     Alternative,
     Correspondences,
     Float64,
@@ -84,11 +85,8 @@ from vbreg.verification import (
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
-OTHER_SIZES = (2.0, 0.5)  # of the estimated one, tried where its pose is not trusted
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
-BEYOND_DOUBT = 0.97  # probability from which on nobody asks whether the source is mirrored
-MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 RefineName: TypeAlias = Literal["icp", "none"]
@@ -113,6 +111,7 @@ def register(
     guess: ArrayLike | None = None,
     max_translation: float | None = None,
     max_rotation: float | None = None,
+    max_scale: float | None = None,
     ignore: Ignore | IgnorePair | None = None,
     verify: bool = True,
     refine: RefineName | None = None,
@@ -144,6 +143,8 @@ def register(
     three numbers, or one direction for each scan), and the pose then turns about it alone. The
     middle of the source is at most `max_translation` from where `guess`, a pose (4, 4), puts it,
     and the pose at most `max_rotation` degrees from it; without a guess both count from no motion.
+    With `max_scale` the scale of the source is unknown, up to so many times larger or smaller: it
+    is looked for, and `result.scale` is what the source is multiplied by before it is moved.
     `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
     pair of functions, masks (N,) or None.
 
@@ -161,75 +162,86 @@ def register(
     _check_numbers(max_correspondences, viewpoint, voxel_size)
     _check_verification(verify, refine)
     constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
+    _check_max_scale(max_scale, guess, max_translation, verify)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
         clouds = _local_clouds(source, target, ignore)
     with clock("voxel size"):
-        scale = _choose_scale(voxel_size, preset, *clouds)
+        # Of clouds in two units, that of the target counts.
+        size = _choose_voxel_size(
+            voxel_size, preset, *(clouds if max_scale is None else clouds[1:])
+        )
     if viewpoint is None:
         viewpoint = usual_viewpoint(preset, *clouds)
     with clock("weights"):
         model = _choose_model(model, weights, device)
-    used, seen_from = model, viewpoint  # decided by now
-    estimated = voxel_size is None and preset is None
+    ends = CloudsToDescribe(clouds, viewpoint, compute, keypoints, model.device, clock)
+    solve = partial(
+        model.solve,
+        constraints=constraints,
+        verify=verify,
+        refine=refine,
+        seed=seed,
+        clock=clock,
+        voxel_size_estimated=voxel_size is None and preset is None,
+        points_read=(clouds[0].count, clouds[1].count),
+        points_dropped=(clouds[0].dropped, clouds[1].dropped),
+    )
 
-    def at(scale: Scale, mirrored: bool = False) -> Registration:
-        ends = [(cloud, seen_from) for cloud in clouds]
-        if mirrored:
-            ends[0] = mirror_image(*ends[0])
-        described = [
-            describe(
-                cloud,
-                scale,
-                descriptor=compute,
-                keypoints=keypoints,
-                viewpoint=view,
-                device=used.device,
-                clock=clock,
-            )
-            for cloud, view in ends
-        ]
+    def at(size: float, factor: float = 1.0, mirrored: bool = False) -> Registration:
+        source, target = ends.described(Scale(size), factor, mirrored)
         with clock("match"):
             matched = match_clouds(
-                described[0],
-                described[1],
-                scale,
-                matching=matching,
-                max_matches=max_correspondences,
+                source, target, Scale(size), matching=matching, max_matches=max_correspondences
             )
-        return used.solve(
-            matched,
-            constraints=None if mirrored else constraints,
-            verify=verify,
-            refine=refine,
-            seed=seed,
-            clock=clock,
-            voxel_size_estimated=estimated,
-            points_read=(clouds[0].count, clouds[1].count),
-            points_dropped=(clouds[0].dropped, clouds[1].dropped),
+        found = solve(matched, constraints=None) if mirrored else solve(matched)
+        return found if factor == 1.0 else replace(found, scale=factor)
+
+    if max_scale is not None:
+        found = at_unknown_scale(max_scale, partial(at, size))
+    else:
+        found = at(size)
+        if voxel_size is None and preset is None:
+            found = at_other_sizes(found, size, at)
+    return unless_mirrored(found, partial(at, mirrored=True))
+
+
+@dataclass
+class CloudsToDescribe:
+    """Both clouds of a registration, to be described at any scale; the last target is kept."""
+
+    clouds: tuple[LocalCloud, LocalCloud]
+    viewpoint: Viewpoint
+    descriptor: Descriptor
+    keypoints: Keypoints | None
+    device: torch.device
+    clock: Stopwatch
+    _target: tuple[Scale, DescribedCloud] | None = None
+
+    def described(
+        self, scale: Scale, factor: float = 1.0, mirrored: bool = False
+    ) -> tuple[DescribedCloud, DescribedCloud]:
+        """Describe both clouds, the source multiplied by a factor and seen in a mirror or not."""
+        source, viewpoint = self.clouds[0].scaled(factor), self.viewpoint
+        if not isinstance(viewpoint, str):
+            viewpoint = factor * np.asarray(viewpoint, dtype=np.float64)
+        if mirrored:
+            source, viewpoint = mirror_image(source, viewpoint)
+        if self._target is None or self._target[0] != scale:
+            self._target = scale, self._describe(self.clouds[1], scale, self.viewpoint)
+        return self._describe(source, scale, viewpoint), self._target[1]
+
+    def _describe(self, cloud: LocalCloud, scale: Scale, viewpoint: Viewpoint) -> DescribedCloud:
+        return describe(
+            cloud,
+            scale,
+            descriptor=self.descriptor,
+            keypoints=self.keypoints,
+            viewpoint=viewpoint,
+            device=self.device,
+            clock=self.clock,
         )
-
-    found = at(scale)
-    if estimated:
-        found = _at_other_sizes(found, scale, at)
-    return _unless_mirrored(found, lambda size: at(Scale(size), mirrored=True))
-
-
-def _at_other_sizes(
-    found: Registration, scale: Scale, at: Callable[[Scale], Registration]
-) -> Registration:
-    """Try other voxel sizes for a pose that is not trusted, and return the most probable one."""
-    for factor in OTHER_SIZES:
-        if found.success_probability is None or found.success_probability >= LIKELY:
-            break
-        try:
-            other = at(Scale(scale.voxel_size * factor))
-        except VBRegError:  # too few points, or too many
-            continue
-        if (other.success_probability or 0.0) > found.success_probability:
-            found = other
-    return found
 
 
 def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:
@@ -238,34 +250,6 @@ def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, V
     points = cloud.points * torch.from_numpy(flip).to(cloud.points)
     seen_from = viewpoint if isinstance(viewpoint, str) else np.asarray(viewpoint) * flip
     return replace(cloud, points=points, origin=cloud.origin * flip), seen_from
-
-
-def _unless_mirrored(
-    found: Registration, in_a_mirror: Callable[[float], Registration]
-) -> Registration:
-    """Doubt a pose that is trusted, but not beyond doubt, if the mirror image fits as well.
-
-    Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
-    mirror image fits in its place, which is worth its time where the pose might be wrong at all.
-    """
-    p, size = found.success_probability, found.voxel_size
-    if p is None or size is None or not LIKELY <= p < BEYOND_DOUBT:
-        return found
-    try:
-        q = in_a_mirror(size).success_probability or 0.0
-    except VBRegError:  # too few matches
-        return found
-    odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
-    none = 1 / (1 + odds + other)  # the share of neither
-    return replace(
-        found,
-        success_probability=odds * none,
-        mirrored_probability=other * none,
-        alternatives=tuple(
-            replace(each, probability=each.probability * odds * none / p)
-            for each in found.alternatives
-        ),
-    )
 
 
 class VBReg:
@@ -626,6 +610,29 @@ def _check_verification(verify: object, refine: object) -> None:
         check_choice(refine, "refine", get_args(RefineName))
 
 
+def _check_max_scale(
+    max_scale: object, guess: object, max_translation: object, verify: object
+) -> None:
+    """Raise where an unknown scale is asked for and could not be found."""
+    if max_scale is None:
+        return
+    if positive_number(max_scale, "max_scale") <= 1.0:
+        raise VBRegError(
+            f"max_scale {max_scale!r}: expected a number above 1, say 2 where the source may be "
+            "half or twice as large as it should be"
+        )
+    if guess is not None or max_translation is not None:
+        raise VBRegError(
+            "max_scale with a guess or max_translation: where the source is says nothing while its "
+            "scale is unknown; leave one of them out (gravity and max_rotation do go with it)"
+        )
+    if verify is not True and verify is not np.True_:
+        raise VBRegError(
+            "max_scale with verify=False: scales are chosen by how probable their poses are; leave "
+            "one of them out"
+        )
+
+
 def _check_options(
     preset: object,
     weights: object,
@@ -707,15 +714,16 @@ def _local_clouds(
     return LocalCloud.of(source, "source", pair[0]), LocalCloud.of(target, "target", pair[1])
 
 
-def _choose_scale(
-    voxel_size: float | None, preset: PresetName | None, source: LocalCloud, target: LocalCloud
-) -> Scale:
+def _choose_voxel_size(
+    voxel_size: float | None, preset: PresetName | None, *clouds: LocalCloud
+) -> float:
+    """Return the voxel size that is given, that of the preset, or one that suits the clouds."""
     if voxel_size is not None:
-        return Scale(voxel_size)
+        return Scale(voxel_size).voxel_size
     if preset is not None:
-        return Scale.of_preset(preset)
-    check_units(source, target)
-    return Scale(estimate_voxel_size(source.points, target.points))
+        return Scale.of_preset(preset).voxel_size
+    check_units(clouds[0], clouds[-1])
+    return estimate_voxel_size(clouds[0].points, clouds[-1].points)
 
 
 def usual_viewpoint(preset: PresetName | None, *clouds: LocalCloud) -> Viewpoint:
