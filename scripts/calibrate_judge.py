@@ -114,6 +114,12 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=WEIGHTS_FOLDER / SHIPPED)
     parser.add_argument("--voxel-size", type=float, default=0.05)
     parser.add_argument("--pairs", type=int, default=100, help="of each folder, at most")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="of the way from the calibration that the judge has to the one fitted here",
+    )
     parser.add_argument("--rows", type=Path, help="write every outcome to this CSV file")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
@@ -136,17 +142,19 @@ def main() -> None:
         )
     slope, offset = judge.network.calibration.double()
     logit = (torch.logit(p) - offset) / slope
-    fitted = fit_logits(logit, right)
+    before = torch.stack([slope, offset])
+    fitted = torch.lerp(before, torch.stack(fit_logits(logit, right)), options.share)
     print(f"slope {slope:.3f} -> {fitted[0]:.3f}, offset {offset:.3f} -> {fitted[1]:.3f}")
-    judge.network.calibration.copy_(torch.stack(fitted))
+    judge.network.calibration.copy_(fitted)
     q = judge.network.calibrated(logit.float())
     print(f"{len(p)} poses, {100 * right.double().mean():.1f} % right, AUROC {auroc(p, right):.3f}")
-    before, after = (calibration_error(each, right) for each in (p, q))
-    print(f"calibration error {before:.3f} -> {after:.3f}")
+    errors = [calibration_error(each, right) for each in (p, q)]
+    print(f"calibration error {errors[0]:.3f} -> {errors[1]:.3f}")
     header, _ = read_weights(options.weights)
     about = {
         **header.get("about", {}),
-        "calibrated_by": f"{len(p)} final poses of real scans that were cut",
+        "calibrated_by": f"{len(p)} final poses of real scans that were cut, {options.share:g} of "
+        "the way from the training's own calibration",
     }
     save_judge(options.output, judge.network, about)
     print(f"wrote {options.output}")
