@@ -70,6 +70,11 @@ class LocalCloud:
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
+    def flipped(self, signs: Float64) -> LocalCloud:
+        """Return the cloud with each axis times 1 or -1 (3,)."""
+        points = self.points * torch.from_numpy(signs).to(self.points)
+        return replace(self, points=points, origin=self.origin * signs)
+
 
 @dataclass(frozen=True, eq=False)
 class Matches:
@@ -138,6 +143,35 @@ class Matches:
         source, target = torch.from_numpy(ends)
         real = torch.from_numpy(mask)
         return Matches(source, target, real, described, (origins[0], origins[1]), unit)
+
+    @staticmethod
+    def padded(problems: Sequence[Matches]) -> Matches:
+        """Make one batch of several problems for a solver, padded to the longest.
+
+        Lengths stay in the thresholds of each, so that a pose goes back to the user through the
+        matches that it was made for: the batch has no origins and the unit 1.
+        """
+        if len(problems) == 1:
+            return problems[0]
+        longest = max(len(each) for each in problems)
+        count = sum(each.problems for each in problems)
+        parts = [
+            each.map(
+                lambda part: torch.cat(
+                    [part, part.new_zeros(len(part), longest - part.shape[1], *part.shape[2:])], 1
+                )
+            )
+            for each in problems
+        ]
+        described = [each.descriptors for each in parts if each.descriptors is not None]
+        return Matches(
+            torch.cat([each.source for each in parts]),
+            torch.cat([each.target for each in parts]),
+            torch.cat([each.mask for each in parts]),
+            torch.cat(described) if described else None,
+            (np.zeros((count, 3)), np.zeros((count, 3))),
+            1.0,
+        )
 
     def __len__(self) -> int:
         """Return N, the number of rows of each problem."""

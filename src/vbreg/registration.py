@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -26,7 +26,7 @@ from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
-from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.estimation import Limits, agreement, same_pose
 from vbreg.frames import LocalCloud, Matches, check_units
@@ -46,6 +46,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import (
     MAX_CORRESPONDENCES,
+    DescribedCloud,
     Keypoints,
     MatchedClouds,
     Viewpoint,
@@ -65,6 +66,7 @@ from vbreg.timing import Stopwatch
 from vbreg.types import (
     LIKELY,
     Alternative,
+    BackendUsed,
     Correspondences,
     Float64,
     Int64,
@@ -90,6 +92,8 @@ FREE_ODDS = 0.1
 BEYOND_DOUBT = 0.97  # probability from which on nobody asks whether the source is mirrored
 MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
+# Pairs that go through the network together (benchmarks/throughput.py).
+SOLVED_TOGETHER, SOLVED_TOGETHER_CPU = 16, 1
 
 RefineName: TypeAlias = Literal["icp", "none"]
 IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
@@ -166,95 +170,231 @@ def register(
     with clock("prepare"):
         clouds = _local_clouds(source, target, ignore)
     with clock("voxel size"):
-        scale = _choose_scale(voxel_size, preset, *clouds)
-    if viewpoint is None:
-        viewpoint = usual_viewpoint(preset, *clouds)
+        request = Request.of(
+            *clouds,
+            voxel_size=voxel_size,
+            preset=preset,
+            viewpoint=viewpoint,
+            constraints=constraints,
+            clock=clock,
+        )
     with clock("weights"):
         model = _choose_model(model, weights, device)
-    used, seen_from = model, viewpoint  # decided by now
-    estimated = voxel_size is None and preset is None
+    registrar = Registrar(
+        model, compute, keypoints, matching, max_correspondences, verify, refine, seed
+    )
+    found = registrar([request])[0]
+    if isinstance(found, VBRegError):
+        raise found
+    return found
 
-    def at(scale: Scale, mirrored: bool = False) -> Registration:
-        ends = [(cloud, seen_from) for cloud in clouds]
-        if mirrored:
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One pair that is to be registered, and what was said or found out about it."""
+
+    source: LocalCloud
+    target: LocalCloud
+    scale: Scale
+    estimated: bool  # whether the scale was
+    viewpoint: Viewpoint
+    constraints: Constraints | None
+    clock: Stopwatch
+
+    @staticmethod
+    def of(
+        source: LocalCloud,
+        target: LocalCloud,
+        *,
+        voxel_size: float | None = None,
+        preset: PresetName | None = None,
+        viewpoint: Viewpoint | None = None,
+        constraints: Constraints | None = None,
+        clock: Stopwatch | None = None,
+    ) -> Request:
+        """Decide what is left open, as `register` says."""
+        return Request(
+            source,
+            target,
+            _choose_scale(voxel_size, preset, source, target),
+            voxel_size is None and preset is None,
+            usual_viewpoint(preset, source, target) if viewpoint is None else viewpoint,
+            constraints,
+            clock or Stopwatch(),
+        )
+
+
+class Look(NamedTuple):
+    """One way to look at a request: at a voxel size, and in a mirror or not."""
+
+    request: Request
+    scale: Scale
+    mirrored: bool = False
+
+
+Describe: TypeAlias = Callable[..., DescribedCloud]  # as `matching.describe`
+
+
+@dataclass(frozen=True, eq=False)
+class Registrar:
+    """Registers any number of pairs in the way that `register` does one, on one device."""
+
+    model: VBReg
+    descriptor: Descriptor
+    keypoints: Keypoints | None = None
+    matching: MatchingName | None = None
+    max_correspondences: int = MAX_CORRESPONDENCES
+    verify: bool = True
+    refine: RefineName | None = None
+    seed: int | None = None
+    describe: Describe = describe  # or what remembers the clouds that it has described
+
+    def __call__(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+        """Return the result of each pair, or the error that it met; the others go on."""
+        found = self._results([Look(request, request.scale) for request in requests])
+        for factor in OTHER_SIZES:
+            again = [k for k, request in enumerate(requests) if _try_on(request, found[k])]
+            sizes = [Scale(requests[k].scale.voxel_size * factor) for k in again]
+            looks = [Look(requests[k], size) for k, size in zip(again, sizes, strict=True)]
+            for k, other in zip(again, self._results(looks), strict=True):
+                found[k] = _more_probable(found[k], other)
+        doubtful = [k for k, result in enumerate(found) if _may_be_mirrored(result)]
+        looks = [
+            Look(requests[k], Scale(size), True)
+            for k in doubtful
+            if (size := getattr(found[k], "voxel_size", None)) is not None
+        ]
+        for k, image in zip(doubtful, self._results(looks), strict=True):
+            found[k] = _unless_mirrored(found[k], image)
+        return [
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            for result, clock in zip(found, (request.clock for request in requests), strict=True)
+        ]
+
+    def _results(self, looks: Sequence[Look]) -> list[Registration | VBRegError]:
+        """Return the result of every look, or the error that it met."""
+        found: list[Registration | VBRegError | None] = [None] * len(looks)
+        matched: dict[int, MatchedClouds] = {}
+        for k, look in enumerate(looks):
+            try:
+                matched[k] = self._matched(look)
+            except VBRegError as error:  # too few points or matches, or too many
+                found[k] = error
+        solved = self._solved([looks[k] for k in matched], list(matched.values()))
+        for k, result in zip(matched, solved, strict=True):
+            found[k] = result
+        return [result for result in found if result is not None]
+
+    def _matched(self, look: Look) -> MatchedClouds:
+        request, clock = look.request, look.request.clock
+        ends = [(request.source, request.viewpoint), (request.target, request.viewpoint)]
+        if look.mirrored:
             ends[0] = mirror_image(*ends[0])
         described = [
-            describe(
+            self.describe(
                 cloud,
-                scale,
-                descriptor=compute,
-                keypoints=keypoints,
+                look.scale,
+                descriptor=self.descriptor,
+                keypoints=self.keypoints,
                 viewpoint=view,
-                device=used.device,
+                device=self.model.device,
                 clock=clock,
             )
             for cloud, view in ends
         ]
         with clock("match"):
-            matched = match_clouds(
+            return match_clouds(
                 described[0],
                 described[1],
-                scale,
-                matching=matching,
-                max_matches=max_correspondences,
+                look.scale,
+                matching=self.matching,
+                max_matches=self.max_correspondences,
             )
-        return used.solve(
-            matched,
-            constraints=None if mirrored else constraints,
-            verify=verify,
-            refine=refine,
-            seed=seed,
-            clock=clock,
-            voxel_size_estimated=estimated,
-            points_read=(clouds[0].count, clouds[1].count),
-            points_dropped=(clouds[0].dropped, clouds[1].dropped),
+
+    def _solved(
+        self, looks: Sequence[Look], matched: Sequence[MatchedClouds]
+    ) -> list[Registration | VBRegError]:
+        """Solve pairs together; where that fails, one by one, so that one fails alone."""
+        if not looks:
+            return []
+        clock = Stopwatch(looks[0].request.clock.on_stage)
+        try:
+            results = self.model.solve_batch(
+                matched,
+                constraints=[None if look.mirrored else look.request.constraints for look in looks],
+                verify=self.verify,
+                refine=self.refine,
+                seed=self.seed,
+                clock=clock,
+            )
+        except VBRegError as error:
+            if len(looks) == 1:
+                return [error]
+            each = zip(looks, matched, strict=True)
+            return [self._solved([look], [pair])[0] for look, pair in each]
+        return [
+            self._completed(look.request, result)
+            for look, result in zip(looks, results, strict=True)
+        ]
+
+    @staticmethod
+    def _completed(request: Request, result: Registration) -> Registration:
+        """Return a result with what only the request knows; its seconds go to the request."""
+        for stage, seconds in result.timings.items():
+            request.clock.seconds[stage] = request.clock.seconds.get(stage, 0.0) + seconds
+        source, target = request.source, request.target
+        return replace(
+            result,
+            voxel_size_estimated=request.estimated,
+            points_read=(source.count, target.count),
+            points_dropped=(source.dropped, target.dropped),
         )
 
-    found = at(scale)
-    if estimated:
-        found = _at_other_sizes(found, scale, at)
-    return _unless_mirrored(found, lambda size: at(Scale(size), mirrored=True))
+
+def _try_on(request: Request, found: Registration | VBRegError) -> bool:
+    """Tell whether other voxel sizes are worth a try: the size was estimated, and not trusted."""
+    if isinstance(found, VBRegError) or not request.estimated:
+        return False
+    return found.success_probability is not None and found.success_probability < LIKELY
 
 
-def _at_other_sizes(
-    found: Registration, scale: Scale, at: Callable[[Scale], Registration]
-) -> Registration:
-    """Try other voxel sizes for a pose that is not trusted, and return the most probable one."""
-    for factor in OTHER_SIZES:
-        if found.success_probability is None or found.success_probability >= LIKELY:
-            break
-        try:
-            other = at(Scale(scale.voxel_size * factor))
-        except VBRegError:  # too few points, or too many
-            continue
-        if (other.success_probability or 0.0) > found.success_probability:
-            found = other
-    return found
+def _more_probable(
+    found: Registration | VBRegError, other: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Return the more probable of two results; an error, of too few points say, is none."""
+    if isinstance(found, VBRegError) or isinstance(other, VBRegError):
+        return found
+    better = (other.success_probability or 0.0) > (found.success_probability or 0.0)
+    return other if better else found
 
 
 def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:
     """Return a cloud as it is in a mirror, and where the sensor is there."""
     flip = np.array([-1.0, 1.0, 1.0])
-    points = cloud.points * torch.from_numpy(flip).to(cloud.points)
     seen_from = viewpoint if isinstance(viewpoint, str) else np.asarray(viewpoint) * flip
-    return replace(cloud, points=points, origin=cloud.origin * flip), seen_from
+    return cloud.flipped(flip), seen_from
+
+
+def _may_be_mirrored(found: Registration | VBRegError) -> bool:
+    """Tell whether a pose is trusted, but not beyond doubt: a mirror image may fit as well."""
+    if isinstance(found, VBRegError) or found.voxel_size is None:
+        return False
+    p = found.success_probability
+    return p is not None and LIKELY <= p < BEYOND_DOUBT
 
 
 def _unless_mirrored(
-    found: Registration, in_a_mirror: Callable[[float], Registration]
-) -> Registration:
-    """Doubt a pose that is trusted, but not beyond doubt, if the mirror image fits as well.
+    found: Registration | VBRegError, image: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Doubt a pose if the mirror image of the source fits as well.
 
     Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
     mirror image fits in its place, which is worth its time where the pose might be wrong at all.
     """
-    p, size = found.success_probability, found.voxel_size
-    if p is None or size is None or not LIKELY <= p < BEYOND_DOUBT:
+    if isinstance(found, VBRegError) or isinstance(image, VBRegError):  # too few matches
         return found
-    try:
-        q = in_a_mirror(size).success_probability or 0.0
-    except VBRegError:  # too few matches
-        return found
+    p, q = found.success_probability, image.success_probability or 0.0
+    assert p is not None
     odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
     none = 1 / (1 + odds + other)  # the share of neither
     return replace(
@@ -439,58 +579,130 @@ class VBReg:
         points_dropped: tuple[int, int] = (0, 0),
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
+        found = self.solve_batch(
+            [matched],
+            constraints=[constraints],
+            verify=verify,
+            refine=refine,
+            seed=seed,
+            clock=clock,
+        )[0]
+        return replace(
+            found,
+            voxel_size_estimated=voxel_size_estimated,
+            points_read=points_read,
+            points_dropped=points_dropped,
+        )
+
+    def solve_batch(
+        self,
+        matched: Sequence[MatchedClouds],
+        *,
+        constraints: Sequence[Constraints | None] | None = None,  # one for each pair
+        verify: bool = True,
+        refine: RefineName | None = None,
+        seed: int | None = None,
+        clock: Stopwatch | None = None,
+    ) -> list[Registration]:
+        """Find the poses of several pairs of matched clouds; the results are those of `solve`.
+
+        On a GPU, pairs with about as many matches go through the network and the search together.
+        With a `seed`, and with constraints, every pair is solved by itself. `timings` of a result
+        are its share of the seconds of all.
+        """
         _check_verification(verify, refine)
+        known = [None] * len(matched) if constraints is None else list(constraints)
+        if len(known) != len(matched):
+            raise VBRegError(
+                f"{len(known)} constraints for {len(matched)} pairs: give one for each"
+            )
         clock = clock or Stopwatch()
+        most = self._max_matches()
+        exact = (refine or ("icp" if verify else "none")) == "icp"
+        judge = self._judge or shipped_judge() if verify else None
+        problems = [
+            self._problem(*given, judge, most, clock) for given in zip(matched, known, strict=True)
+        ]
+        for group in self._groups(problems, seed):
+            self._search(group, most, seed, clock)
+        for problem in problems:
+            self._settle(problem, exact, clock)
+        share = clock.seconds
+        if len(problems) > 1:
+            share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
+        return [problem.result(share) for problem in problems]
+
+    def _problem(
+        self,
+        matched: MatchedClouds,
+        constraints: Constraints | None,
+        judge: Judge | None,
+        most: int,
+        clock: Stopwatch,
+    ) -> Problem:
+        """Return the matches of a pair that are solved, and what is known of the pose."""
         if constraints is not None:
             with clock("match"):
                 matched = constraints.narrow(matched)
-        most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
             count = len(matched.source_index)
-            _warn_of_memory(count, most, "set max_correspondences", stacklevel=4)
+            _warn_of_memory(count, most, "set max_correspondences", stacklevel=6)
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
         surfaces = SurfacePair.of(matched)
-        judge = self._judge or shipped_judge() if verify and surfaces is not None else None
-        solution, backend = self._on_device(
-            matches, seed, clock, most, limits, CANDIDATES if judge else 0
+        return Problem(
+            matched, matches, limits, surfaces, judge if surfaces is not None else None, limited
         )
-        exact = (refine or ("icp" if verify else "none")) == "icp"
+
+    def _groups(self, problems: Sequence[Problem], seed: int | None) -> Iterator[list[Problem]]:
+        """Yield problems that are solved together: with and without a judge, of similar sizes."""
+        alone = [p for p in problems if p.limits is not None or seed is not None]
+        yield from ([problem] for problem in alone)
+        together = devices.chunk_size(self.device, cpu=SOLVED_TOGETHER_CPU, gpu=SOLVED_TOGETHER)
+        for judged in (True, False):
+            rest = [
+                p
+                for p in problems
+                if p.limits is None and seed is None and (p.judge is not None) == judged
+            ]
+            rest.sort(key=lambda problem: len(problem.matches), reverse=True)
+            while rest:
+                # Powers of two, so that few recordings of a GPU serve batches of any length.
+                count = min(together, 1 << (len(rest).bit_length() - 1))
+                yield rest[:count]
+                rest = rest[count:]
+
+    def _search(
+        self, group: Sequence[Problem], most: int, seed: int | None, clock: Stopwatch
+    ) -> None:
+        """Let matches choose a pose and candidates for each problem of a group."""
+        first = group[0]
+        solution, backend = self._on_device(
+            Matches.padded([problem.matches for problem in group]),
+            seed,
+            clock,
+            most,
+            first.limits,
+            CANDIDATES if first.judge else 0,
+        )
+        for b, problem in enumerate(group):
+            problem.solution = solution.problem(b, len(problem.matches))
+            problem.backend = backend
+
+    def _settle(self, problem: Problem, exact: bool, clock: Stopwatch) -> None:
+        """Let the clouds choose and refine the pose of a problem, and say how far to trust it."""
+        solution, matches = problem.solution, problem.matches
+        assert solution is not None
         found = Chosen.of(solution)
-        if surfaces is not None:
-            found = self._on_clouds(found, judge, matched, surfaces, solution, limits, exact, clock)
+        if problem.surfaces is not None:
+            found = self._on_clouds(found, problem, problem.surfaces, solution, exact, clock)
         with clock("uncertainty"):
-            shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
+            shared = _doubt_of_surfaces(problem.matched, matches.in_unit(found.T[None])[0])
             if shared is not None and shared.free_directions:
                 found = found.doubted(FREE_ODDS)
-        ends = matches.source, matches.target, matches.mask
-        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
-        return Registration(
-            T_target_source=matches.to_user(found.T[None])[0],
-            correspondences=matched.correspondences,
-            inliers=inliers[0].numpy(),
-            confidence=solution.confidence[0].numpy(),
-            score=float(score[0]),
-            inlier_rmse=float(rmse[0]) * matches.unit,
-            fixed=found.determined,
-            inlier_threshold=matches.unit,
-            matches_found=matched.matches_found,
-            backend=backend,
-            memory_limited=limited,
-            voxel_size=matched.scale.voxel_size,
-            voxel_size_estimated=voxel_size_estimated,
-            points_read=points_read,
-            points_dropped=points_dropped,
-            timings=clock.seconds,
-            doubt=shared or uncertainty_of_inliers,
-            success_probability=found.probability,
-            overlap=found.overlap,
-            alternatives=tuple(
-                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
-            ),
-        )
+        problem.chosen, problem.doubt = found, shared
 
     def votes(self, result: Registration) -> Votes:
         """Return the seeds of the search for a pose, and the matches that went with each.
@@ -512,11 +724,9 @@ class VBReg:
     def _on_clouds(
         self,
         found: Chosen,
-        judge: Judge | None,
-        matched: MatchedClouds,
+        problem: Problem,
         surfaces: SurfacePair,
         solution: Solution,
-        limits: Limits | None,
         exact: bool,
         clock: Stopwatch,
     ) -> Chosen:
@@ -524,6 +734,7 @@ class VBReg:
 
         Without candidates nothing is probable.
         """
+        judge, limits = problem.judge, problem.limits
         if judge is None:
             if not exact:
                 return found
@@ -532,7 +743,7 @@ class VBReg:
         if not bool((solution.candidate_score >= 0).any()):
             return found._replace(probability=0.0, overlap=0.0)
         with clock("verify"):
-            question = Question.of(matched, surfaces, solution)
+            question = Question.of(problem.matched, surfaces, solution)
             verdict = self._asks(judge, question, limits, exact)
             return Chosen.of_verdict(verdict, solution.candidates[0])
 
@@ -616,6 +827,51 @@ class Chosen(NamedTuple):
 
         others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
         return self._replace(probability=less(self.probability), others=others)
+
+
+@dataclass(eq=False)
+class Problem:
+    """One pair of `solve_batch` on its way from matches to a pose."""
+
+    matched: MatchedClouds
+    matches: Matches  # the same as a solver takes them
+    limits: Limits | None
+    surfaces: SurfacePair | None  # None where clouds were described elsewhere
+    judge: Judge | None  # None where the matches alone decide
+    memory_limited: bool
+    solution: Solution | None = None  # what the search found,
+    backend: BackendUsed = "plain"  # and what ran it
+    chosen: Chosen | None = None  # what the clouds made of it
+    doubt: Uncertainty | None = None
+
+    def result(self, timings: Mapping[str, float]) -> Registration:
+        """Return what users are given once everything is known."""
+        matches, found, solution = self.matches, self.chosen, self.solution
+        assert found is not None
+        assert solution is not None
+        ends = matches.source, matches.target, matches.mask
+        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
+        return Registration(
+            T_target_source=matches.to_user(found.T[None])[0],
+            correspondences=self.matched.correspondences,
+            inliers=inliers[0].numpy(),
+            confidence=solution.confidence[0].numpy(),
+            score=float(score[0]),
+            inlier_rmse=float(rmse[0]) * matches.unit,
+            fixed=found.determined,
+            inlier_threshold=matches.unit,
+            matches_found=self.matched.matches_found,
+            backend=self.backend,
+            memory_limited=self.memory_limited,
+            voxel_size=self.matched.scale.voxel_size,
+            timings=timings,
+            doubt=self.doubt or uncertainty_of_inliers,
+            success_probability=found.probability,
+            overlap=found.overlap,
+            alternatives=tuple(
+                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
+            ),
+        )
 
 
 def _check_verification(verify: object, refine: object) -> None:
