@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from vbreg.cli import (
+    batch,
     benchmark,
     demo,
     experiment,
@@ -30,6 +31,7 @@ from vbreg.errors import VBRegError
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (batch.batch, batch.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),

@@ -213,7 +213,7 @@ def register(
         "weights": weights,
         "descriptor": descriptor,
         "device": device,
-        "keypoints": _count(keypoints),
+        "keypoints": count_of(keypoints),
         "matching": matching,
         "viewpoint": viewpoint_of(viewpoint),
         "max_correspondences": max_correspondences,
@@ -316,7 +316,7 @@ class _Run:
         return Aligned(path, cloud, result, timings, [*said, *_doubts(result)])
 
 
-def _count(text: str | None) -> int | Literal["all"] | None:
+def count_of(text: str | None) -> int | Literal["all"] | None:
     """Return the number of keypoints that is meant."""
     if text is None or text == "all":
         return "all" if text else None
