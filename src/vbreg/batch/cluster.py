@@ -5,6 +5,7 @@ Clouds go by their paths, so every machine must see the same files, and have vbr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,10 @@ class OneThreadWorker:
     def solve(self, rows: Sequence[PairRow]) -> list[Row]:
         """Return the result of each row."""
         return self.worker(rows)
+
+    def process_id(self) -> int:
+        """Return the number of the process on its machine."""
+        return os.getpid()
 
 
 class RayPool:
@@ -78,6 +83,11 @@ class RayPool:
     def chunk(self) -> int:
         """How many rows an actor takes at a time."""
         return CHUNK_CPU if self.device == "cpu" else CHUNK_GPU
+
+    def process_id(self, worker: int) -> int:
+        """Return the process of an actor on its machine, to look at it or to end it."""
+        number: int = self.ray.get(self.actors[worker].process_id.remote())
+        return number
 
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
         """Give a chunk to an actor."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from vbreg.errors import FileFormatError, MissingExtraError
+from vbreg.errors import FileFormatError, MissingExtraError, VBRegError
 from vbreg.io import atomic_path
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -37,7 +37,7 @@ def read_table(path: Path) -> list[Row]:
         raise FileFormatError(f"{path}: no such file; expected a table; check the spelling")
     try:
         return _READERS[ending](path)
-    except FileFormatError:
+    except VBRegError:
         raise
     except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are among these
         reason = str(error).split("\n")[0][:200]
