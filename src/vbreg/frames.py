@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vbreg.clouds import voxel_downsample
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
@@ -49,7 +50,7 @@ class LocalCloud:
         if ignore is not None:
             ignored = ignored_points(ignore, points, role)[finite]
             kept, left_out = kept[~ignored], int(ignored.sum())
-        strays = _strays(kept)
+        strays = strays_of(kept)
         if strays.any():
             kept = kept[~strays]
             warnings.warn(
@@ -69,6 +70,11 @@ class LocalCloud:
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
+
+    def thinned(self, sizes: Sequence[float], device: torch.device | None = None) -> list[Tensor]:
+        """Return one point (M, 3) a voxel, of every voxel size, on the device."""
+        points = self.points.to(device)
+        return [voxel_downsample(points, size) for size in sizes]
 
     def flipped(self, signs: Float64) -> LocalCloud:
         """Return the cloud with each axis times 1 or -1 (3,)."""
@@ -215,7 +221,7 @@ class Matches:
 
 def check_units(source: LocalCloud, target: LocalCloud) -> None:
     """Raise where one cloud is about a thousand times as large as the other."""
-    sizes = [_reach(cloud.points.double().numpy()) for cloud in (source, target)]
+    sizes = [reach_of(cloud.points.double().numpy()) for cloud in (source, target)]
     if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
         larger = "source" if sizes[0] > sizes[1] else "target"
         raise VBRegError(
@@ -225,19 +231,19 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
         )
 
 
-def _reach(points: Float64) -> float:
+def reach_of(points: Float64) -> float:
     """Return the distance from the middle within which nearly all points (N, 3) lie."""
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
     middle = np.median(sample, axis=0)
     return float(np.quantile(np.linalg.norm(sample - middle, axis=1), NEARLY_ALL))
 
 
-def _strays(points: Float64) -> Bool:
+def strays_of(points: Float64) -> Bool:
     """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
     if len(points) < MIN_STRAY_CLOUD:
         return np.zeros(len(points), dtype=bool)
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle, reach = np.median(sample, axis=0), _reach(points)
+    middle, reach = np.median(sample, axis=0), reach_of(points)
     with np.errstate(over="ignore"):
         distance = np.linalg.norm(points - middle, axis=1)
     return np.asarray(distance > STRAY_REACH * reach) & (reach > 0)

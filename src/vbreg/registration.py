@@ -61,6 +61,7 @@ from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.refinement import with_fewer_points
 from vbreg.scale import INLIER_THRESHOLD, VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solution, Solver
+from vbreg.streaming import local_cloud
 from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
 from vbreg.types import (
@@ -960,7 +961,7 @@ def _local_clouds(
 ) -> tuple[LocalCloud, LocalCloud]:
     """Move both clouds to their middles, without the points to ignore."""
     pair = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
-    return LocalCloud.of(source, "source", pair[0]), LocalCloud.of(target, "target", pair[1])
+    return local_cloud(source, "source", pair[0]), local_cloud(target, "target", pair[1])
 
 
 def _choose_scale(

@@ -14,6 +14,7 @@ from torch import Tensor
 from vbreg.frames import LocalCloud
 from vbreg.matching import DescribedCloud, Viewpoint, describe
 from vbreg.scale import Scale
+from vbreg.streaming import local_cloud
 
 FileKey: TypeAlias = tuple[str, int, int]  # path, time of the last change, size
 
@@ -52,7 +53,7 @@ class CloudCache:
         """Return the cloud of a file about its own middle."""
         key = _file_key(path)
         if key not in self.held:
-            cloud = LocalCloud.of(path, Path(path).name)
+            cloud = local_cloud(path, Path(path).name)
             self.held[key], self.files[cloud] = Held(cloud), key
             self.read += 1
         self.held.move_to_end(key)
