@@ -101,9 +101,13 @@ ALLOWED = {
         "pretrained recording refinement scale solver surfaces timing types uncertainty "
         "verification voting"
     ),
+    "scenes": (
+        "backends clouds constraints descriptors errors frames inputs io matching motions "
+        "pretrained refinement registration scale surfaces types uncertainty"
+    ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
-        "scale types uncertainty voting"
+        "scale scenes types uncertainty voting"
     ),
     "viewer": "demo errors io pretrained registration render summary types",
     "methods": (

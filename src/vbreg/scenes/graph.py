@@ -116,8 +116,8 @@ def solve_graph(
     """Return poses that most edges agree with, weighed by probability, and these edges.
 
     Edges that are further than `max_error` standard deviations from the poses are dropped, and
-    scans that no kept edge joins lie in different components. From several first guesses, and
-    `start` (K, 4, 4) if given, the solution with the lowest cost is taken.
+    scans that no kept edge joins lie in different components. It begins at `start` (K, 4, 4) or,
+    left out, at two first guesses, of whose solutions the one with the lower cost is taken.
     """
     if len(edges) and max(edges.source.max(), edges.target.max()) >= scans:
         raise VBRegError(f"an edge to a scan beyond the last of {scans}")
@@ -126,9 +126,7 @@ def solve_graph(
         return GraphSolution(
             np.tile(np.eye(4), (scans, 1, 1)), np.arange(scans), none.astype(bool), none
         )
-    guesses = [tree_poses(scans, edges), spectral_poses(scans, edges)]
-    if start is not None:
-        guesses.append(start)
+    guesses = [tree_poses(scans, edges), spectral_poses(scans, edges)] if start is None else [start]
     best: tuple[float, Float64, Bool] | None = None
     for guess in guesses:
         T, kept = _settled(*_graduated(guess, edges, max_error), edges, max_error)
