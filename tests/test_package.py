@@ -59,6 +59,7 @@ ALLOWED = {
     "errors": "",
     "geometry": "",
     "types": "errors",
+    "motions": "types",
     "compatibility": "",
     "io": "errors types",
     "simulator": "errors geometry types",
@@ -79,7 +80,7 @@ ALLOWED = {
     "descriptors": "backends clouds errors inputs io scale sparse weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
-    "uncertainty": "backends geometry scale types",
+    "uncertainty": "backends geometry motions scale types",
     "summary": "metrics types uncertainty",
     "figure": "io render types",
     "matching": "clouds descriptors errors frames inputs scale timing types",
@@ -100,9 +101,13 @@ ALLOWED = {
         "pretrained recording refinement scale solver surfaces timing types uncertainty "
         "verification voting"
     ),
+    "scenes": (
+        "backends clouds constraints descriptors errors frames inputs io matching motions "
+        "pretrained refinement registration scale surfaces types uncertainty"
+    ),
     "__init__": (
         "clouds descriptors errors estimation geometry io matching metrics network registration "
-        "scale types uncertainty voting"
+        "scale scenes types uncertainty voting"
     ),
     "viewer": "demo errors io pretrained registration render summary types",
     "methods": (

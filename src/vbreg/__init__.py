@@ -29,8 +29,16 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
     )
     from vbreg.registration import VBReg, register
     from vbreg.scale import Scale
+    from vbreg.scenes.reconstruction import reconstruct
+    from vbreg.scenes.results import Reconstruction
 else:
-    _WHERE = {"VBReg": "registration", "register": "registration", "Scale": "scale"}
+    _WHERE = {
+        "VBReg": "registration",
+        "register": "registration",
+        "Scale": "scale",
+        "reconstruct": "scenes",
+        "Reconstruction": "scenes",
+    }
 
     def __getattr__(name: str) -> object:
         """Load what is heavy when it is first asked for."""
@@ -53,6 +61,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 __all__ = [
     "Correspondences",
     "PointCloud",
+    "Reconstruction",
     "Registration",
     "Scale",
     "VBReg",
@@ -67,6 +76,7 @@ __all__ = [
     "matching",
     "metrics",
     "network",
+    "reconstruct",
     "register",
     "uncertainty",
     "voting",
