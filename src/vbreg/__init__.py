@@ -27,12 +27,14 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
         uncertainty,
         voting,
     )
+    from vbreg.maps import Map
     from vbreg.registration import VBReg, register
     from vbreg.scale import Scale
     from vbreg.scenes.reconstruction import reconstruct
     from vbreg.scenes.results import Reconstruction
 else:
     _WHERE = {
+        "Map": "maps",
         "VBReg": "registration",
         "register": "registration",
         "Scale": "scale",
@@ -60,6 +62,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "Correspondences",
+    "Map",
     "PointCloud",
     "Reconstruction",
     "Registration",

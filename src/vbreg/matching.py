@@ -70,6 +70,36 @@ class DescribedCloud:
             self, points=self.points[rows], normals=normals, descriptors=self.descriptors[rows]
         )
 
+    def moved(self, T: Float64) -> DescribedCloud:
+        """Return the cloud in the frame into which a pose T (4, 4) takes its own.
+
+        Descriptors say the same in every frame, so they go with their points.
+        """
+        R = torch.from_numpy(T[:3, :3]).to(self.points)
+
+        def turned(part: Tensor) -> Tensor:
+            return part @ R.to(part).T
+
+        return replace(
+            self,
+            points=turned(self.points),
+            normals=None if self.normals is None else turned(self.normals),
+            origin=T[:3, :3] @ self.origin + T[:3, 3],
+            surface=None if self.surface is None else ThinnedSurface(*map(turned, self.surface)),
+        )
+
+    def to(self, device: torch.device) -> DescribedCloud:
+        """Return the cloud on a device."""
+        return replace(
+            self,
+            points=self.points.to(device),
+            normals=None if self.normals is None else self.normals.to(device),
+            descriptors=self.descriptors.to(device),
+            surface=None
+            if self.surface is None
+            else ThinnedSurface(*(part.to(device) for part in self.surface)),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class MatchedClouds:

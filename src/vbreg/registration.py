@@ -640,7 +640,7 @@ class VBReg:
         judge: Judge | None,
         most: int,
         clock: Stopwatch,
-    ) -> Problem:
+    ) -> PairProblem:
         """Return the matches of a pair that are solved, and what is known of the pose."""
         if constraints is not None:
             with clock("match"):
@@ -653,11 +653,13 @@ class VBReg:
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
         surfaces = SurfacePair.of(matched)
-        return Problem(
+        return PairProblem(
             matched, matches, limits, surfaces, judge if surfaces is not None else None, limited
         )
 
-    def _groups(self, problems: Sequence[Problem], seed: int | None) -> Iterator[list[Problem]]:
+    def _groups(
+        self, problems: Sequence[PairProblem], seed: int | None
+    ) -> Iterator[list[PairProblem]]:
         """Yield problems that are solved together: with and without a judge, of similar sizes."""
         alone = [p for p in problems if p.limits is not None or seed is not None]
         yield from ([problem] for problem in alone)
@@ -676,7 +678,7 @@ class VBReg:
                 rest = rest[count:]
 
     def _search(
-        self, group: Sequence[Problem], most: int, seed: int | None, clock: Stopwatch
+        self, group: Sequence[PairProblem], most: int, seed: int | None, clock: Stopwatch
     ) -> None:
         """Let matches choose a pose and candidates for each problem of a group."""
         first = group[0]
@@ -692,7 +694,7 @@ class VBReg:
             problem.solution = solution.problem(b, len(problem.matches))
             problem.backend = backend
 
-    def _settle(self, problem: Problem, exact: bool, clock: Stopwatch) -> None:
+    def _settle(self, problem: PairProblem, exact: bool, clock: Stopwatch) -> None:
         """Let the clouds choose and refine the pose of a problem, and say how far to trust it."""
         solution, matches = problem.solution, problem.matches
         assert solution is not None
@@ -725,7 +727,7 @@ class VBReg:
     def _on_clouds(
         self,
         found: Chosen,
-        problem: Problem,
+        problem: PairProblem,
         surfaces: SurfacePair,
         solution: Solution,
         exact: bool,
@@ -831,7 +833,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(eq=False)
-class Problem:
+class PairProblem:
     """One pair of `solve_batch` on its way from matches to a pose."""
 
     matched: MatchedClouds

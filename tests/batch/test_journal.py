@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vbreg.batch.journal import Journal, content_of, line_of
+from vbreg.batch.journal import ResultJournal, content_of, line_of
 from vbreg.errors import VBRegError
 
 HEADER = {"table": "abc", "rows": 3}
@@ -14,7 +14,7 @@ ROWS = [{"row": k, "status": "ok", "message": f"é {k}"} for k in range(3)]
 
 
 def written(path: Path) -> bytes:
-    journal = Journal(path, HEADER)
+    journal = ResultJournal(path, HEADER)
     journal.add(ROWS)
     journal.close()
     return path.read_bytes()
@@ -26,7 +26,7 @@ def test_a_cut_anywhere_loses_at_most_the_line_it_cuts(tmp_path: Path) -> None:
     for cut in range(len(whole) + 1):
         path = tmp_path / f"cut{cut}"
         path.write_bytes(whole[:cut])
-        journal = Journal(path, HEADER)
+        journal = ResultJournal(path, HEADER)
         complete = max(0, sum(end <= cut for end in ends) - 1)  # less the first line
         assert len(journal) == complete
         journal.add(ROWS)
@@ -40,7 +40,7 @@ def test_a_line_of_garbage_is_as_if_never_written(tmp_path: Path) -> None:
     lines = written(tmp_path / "j").splitlines(keepends=True)
     lines[2] = lines[2].replace(b"ok", b"ko")
     (tmp_path / "j").write_bytes(b"".join(lines))
-    journal = Journal(tmp_path / "j", HEADER)
+    journal = ResultJournal(tmp_path / "j", HEADER)
     assert 0 in journal
     assert 1 not in journal
     assert journal[2] == ROWS[2]
@@ -51,7 +51,7 @@ def test_a_line_of_garbage_is_as_if_never_written(tmp_path: Path) -> None:
 
 def test_a_row_is_written_once(tmp_path: Path) -> None:
     written(tmp_path / "j")
-    journal = Journal(tmp_path / "j", HEADER)
+    journal = ResultJournal(tmp_path / "j", HEADER)
     journal.add([{**ROWS[0], "status": "failed"}])
     assert journal[0] == ROWS[0]
     assert journal.counts == {"ok": 3}
@@ -61,7 +61,7 @@ def test_a_row_is_written_once(tmp_path: Path) -> None:
 def test_another_run_is_told(tmp_path: Path) -> None:
     written(tmp_path / "j")
     with pytest.raises(VBRegError, match="table 'abc', and this run has 'xyz'"):
-        Journal(tmp_path / "j", {**HEADER, "table": "xyz"})
+        ResultJournal(tmp_path / "j", {**HEADER, "table": "xyz"})
 
 
 def test_a_line_is_its_content() -> None:

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from vbreg import register
-from vbreg.batch import Settings, register_table, run
-from vbreg.batch.journal import Journal, journal_path
+from vbreg.batch import BatchSettings, register_table, run
+from vbreg.batch.journal import ResultJournal, journal_path
 from vbreg.batch.local import Died, Done
 from vbreg.batch.plan import Plan
 from vbreg.batch.rows import POSE, PairRow, failed
-from vbreg.batch.run import MAX_DEATHS, Run
+from vbreg.batch.run import MAX_DEATHS, BatchRun
 from vbreg.batch.tables import Row, read_table
 from vbreg.batch.worker import Worker
 from vbreg.errors import VBRegError
 
-SETTINGS = Settings(voxel_size=0.1)
+SETTINGS = BatchSettings(voxel_size=0.1)
 STATUS = {"b": "failed", "e": "failed"}
 
 
@@ -131,7 +131,7 @@ def test_a_run_goes_on_where_it_stopped(
 def test_another_table_or_setting_is_not_mixed_in(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(settings: Settings, devices: Sequence[str]) -> HereAndNow:
+    def stopped(settings: BatchSettings, devices: Sequence[str]) -> HereAndNow:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "LocalPool", stopped)
@@ -139,15 +139,15 @@ def test_another_table_or_setting_is_not_mixed_in(
     with pytest.raises(KeyboardInterrupt):
         register_table(table, output, settings=SETTINGS)
     with pytest.raises(VBRegError, match=r"a run with voxel_size 0\.1, and this run has 0\.2"):
-        register_table(table, output, settings=Settings(voxel_size=0.2))
+        register_table(table, output, settings=BatchSettings(voxel_size=0.2))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_row_that_kills_its_workers_fails_alone(tmp_path: Path, workers: int) -> None:
     rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(9)]
-    journal = Journal(tmp_path / "journal", {})
+    journal = ResultJournal(tmp_path / "journal", {})
     pool = HereAndNow(lambda some: [{"row": r.number, "status": "ok"} for r in some], workers, [4])
-    Run(Plan(rows, workers, 2), pool, journal)()
+    BatchRun(Plan(rows, workers, 2), pool, journal)()
     assert [k for k in range(9) if journal[k]["status"] == "failed"] == [4]
     assert "3 workers ended" in journal[4]["message"]
     assert pool.restarted == 3
@@ -156,10 +156,10 @@ def test_a_row_that_kills_its_workers_fails_alone(tmp_path: Path, workers: int) 
 
 def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
     rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(MAX_DEATHS)]
-    journal = Journal(tmp_path / "journal", {})
+    journal = ResultJournal(tmp_path / "journal", {})
     pool = HereAndNow(None, 2, range(MAX_DEATHS))
     with pytest.raises(VBRegError, match="one after the other; the last: killed"):
-        Run(Plan(rows, 2, 2), pool, journal)()
+        BatchRun(Plan(rows, 2, 2), pool, journal)()
     journal.close()
 
 
@@ -194,8 +194,12 @@ def test_a_killed_command_goes_on(table: Path, tmp_path: Path) -> None:
         ("source,target\na,b\n", {"engine": "spark"}, "engine 'spark'"),
         ("source,target\na,b\n", {"workers": 0}, "workers 0"),
         ("source,target\na,b\n", {"address": "auto"}, "only the engine 'ray'"),
-        ("source,target\na,b\n", {"settings": Settings(weights="huge")}, "huge"),
-        ("source,target\na,b\n", {"settings": Settings(descriptor="none")}, "descriptor 'none'"),
+        ("source,target\na,b\n", {"settings": BatchSettings(weights="huge")}, "huge"),
+        (
+            "source,target\na,b\n",
+            {"settings": BatchSettings(descriptor="none")},
+            "descriptor 'none'",
+        ),
     ],
 )
 def test_mistakes_are_told_before_the_work(
@@ -228,9 +232,9 @@ def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> Non
                 os.kill(victims.pop(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
         rows = pair_rows(read_table(table), table.parent)
-        journal = Journal(tmp_path / "journal", {})
+        journal = ResultJournal(tmp_path / "journal", {})
         first = pool.actors[0]
-        Run(Plan(rows, 2, 1), pool, journal, kill)()
+        BatchRun(Plan(rows, 2, 1), pool, journal, kill)()
         assert not victims
         assert pool.actors[0] is not first
         assert sorted(journal.places) == list(range(6))

@@ -3,7 +3,7 @@
 One row in, one row out, in the same order. A run that was killed goes on where it stopped.
 """
 
-from vbreg.batch.rows import Settings
-from vbreg.batch.run import Summary, register_table
+from vbreg.batch.rows import BatchSettings
+from vbreg.batch.run import BatchSummary, register_table
 
-__all__ = ["Settings", "Summary", "register_table"]
+__all__ = ["BatchSettings", "BatchSummary", "register_table"]

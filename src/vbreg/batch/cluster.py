@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vbreg.batch.local import CHUNK_CPU, CHUNK_GPU, Died, Done
-from vbreg.batch.rows import PairRow, Settings
+from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
 from vbreg.batch.worker import Worker
 from vbreg.errors import MissingExtraError, VBRegError
@@ -32,7 +32,7 @@ def import_ray() -> ModuleType:
 class OneThreadWorker:
     """A worker that computes with one thread, since there is one on every core."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
+    def __init__(self, settings: BatchSettings, device: str) -> None:
         torch.set_num_threads(1)
         self.worker = Worker(settings, device)
 
@@ -50,7 +50,7 @@ class RayPool:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BatchSettings,
         *,
         address: str | None = None,
         workers: int | None = None,

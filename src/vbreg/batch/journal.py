@@ -25,7 +25,7 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ENDING)
 
 
-class Journal:
+class ResultJournal:
     """Results by the number of their row, on the disk."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from vbreg.backends.devices import chunk_size
-from vbreg.batch.rows import PairRow, Settings
+from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
 from vbreg.batch.worker import Worker
 from vbreg.errors import VBRegError
@@ -71,7 +71,7 @@ class Pool(Protocol):
 class LocalPool:
     """Processes of this machine. They are started anew and not forked, as on every system."""
 
-    def __init__(self, settings: Settings, devices: Sequence[str]) -> None:
+    def __init__(self, settings: BatchSettings, devices: Sequence[str]) -> None:
         self.settings, self.devices = settings, devices
         self.spawn = multiprocessing.get_context("spawn")
         self.processes: list[BaseProcess] = []
@@ -140,7 +140,7 @@ class LocalPool:
         return Done(k, answer)
 
 
-def serve(pipe: Connection[Any, Any], settings: Settings, device: str) -> None:
+def serve(pipe: Connection[Any, Any], settings: BatchSettings, device: str) -> None:
     """Answer chunks with results until the other end is closed. It runs in a worker's process."""
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)

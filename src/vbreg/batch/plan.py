@@ -72,5 +72,5 @@ class Plan:
         return longest.pop() if longest else None
 
     def put_back(self, rows: Sequence[PairRow]) -> None:
-        """Have rows done again, each by itself: one of them may have killed its worker."""
+        """Put rows back, each by itself: one of them may have killed its worker."""
         self.again.extend([row] for row in rows)

@@ -46,7 +46,7 @@ RESULTS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class BatchSettings:
     """What all rows of a run have in common. It goes to other processes."""
 
     weights: str | None = None
@@ -103,7 +103,7 @@ def fingerprint(rows: Sequence[PairRow]) -> str:
     return sha.hexdigest()
 
 
-def request_options(row: PairRow, settings: Settings) -> dict[str, Any]:
+def request_options(row: PairRow, settings: BatchSettings) -> dict[str, Any]:
     """Return the options of a row as `Constraints.of` and `Request.of` take them."""
     given = dict(row.options)
     if "voxel_size" not in given and "preset" not in given:

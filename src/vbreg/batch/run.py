@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vbreg.backends import devices
-from vbreg.batch.journal import Journal, journal_path
+from vbreg.batch.journal import ResultJournal, journal_path
 from vbreg.batch.local import Died, LocalPool, Pool
 from vbreg.batch.plan import Plan
-from vbreg.batch.rows import RESULTS, PairRow, Settings, failed, fingerprint, pair_rows
+from vbreg.batch.rows import RESULTS, BatchSettings, PairRow, failed, fingerprint, pair_rows
 from vbreg.batch.tables import Row, check_ending, column_types, pyarrow, read_table, write_table
 from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
@@ -30,7 +30,7 @@ MAX_DEATHS = 50  # of workers, one after the other, without a row done between
 
 
 @dataclass(frozen=True)
-class Summary:
+class BatchSummary:
     """How a run ended."""
 
     rows: int
@@ -45,14 +45,14 @@ def register_table(
     pairs: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    settings: Settings | None = None,
+    settings: BatchSettings | None = None,
     engine: EngineName = "local",
     workers: int | None = None,
     device: str = "auto",
     address: str | None = None,
     overwrite: bool = False,
     quiet: bool = True,
-) -> Summary:
+) -> BatchSummary:
     """Register every pair of a table, and write a table with one row for each, in its order.
 
     `engine` is 'local' (a process for every GPU of this machine, or for every core) or 'ray' (an
@@ -61,7 +61,7 @@ def register_table(
     called again: its journal lies beside the output until that is complete.
     """
     pairs, output = Path(pairs), Path(output)
-    settings = settings or Settings()
+    settings = settings or BatchSettings()
     check_choice(engine, "engine", get_args(EngineName))
     if workers is not None:
         check_whole_number(workers, "workers", 1)
@@ -70,7 +70,7 @@ def register_table(
     _check_output(output, pairs, overwrite)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
     start = time.perf_counter()
-    journal = Journal(journal_path(output), header)
+    journal = ResultJournal(journal_path(output), header)
     try:
         left = [row for row in rows if row.number not in journal]
         used = 0
@@ -82,10 +82,10 @@ def register_table(
         journal.close()
     journal.path.unlink()
     seconds = time.perf_counter() - start
-    return Summary(len(rows), journal.counts, len(left), seconds, used, output)
+    return BatchSummary(len(rows), journal.counts, len(left), seconds, used, output)
 
 
-def identity(settings: Settings) -> dict[str, object]:
+def identity(settings: BatchSettings) -> dict[str, object]:
     """Return what results depend on; a wrong name is told here, before any work begins."""
     return {
         **settings.identity(),
@@ -112,7 +112,9 @@ def _check_output(output: Path, pairs: Path, overwrite: bool) -> None:
 Opener: TypeAlias = Callable[[int | None, int], Pool]  # of the workers wanted, and the rows left
 
 
-def _opener(engine: EngineName, settings: Settings, address: str | None, device: str) -> Opener:
+def _opener(
+    engine: EngineName, settings: BatchSettings, address: str | None, device: str
+) -> Opener:
     """Return what starts the workers of an engine."""
     if engine == "local":
         if address is not None:
@@ -130,12 +132,12 @@ def _opener(engine: EngineName, settings: Settings, address: str | None, device:
 
 
 @dataclass(eq=False)
-class Run:
+class BatchRun:
     """Rows that are given to workers, and what becomes of them."""
 
     plan: Plan
     pool: Pool
-    journal: Journal
+    journal: ResultJournal
     on_rows: Callable[[int], None] = lambda count: None
     busy: dict[int, list[PairRow]] = field(default_factory=dict)  # chunks by their worker
     tries: Counter[int] = field(default_factory=Counter)  # of rows whose workers ended
@@ -186,7 +188,7 @@ class Run:
 
 def _compute(
     left: Sequence[PairRow],
-    journal: Journal,
+    journal: ResultJournal,
     total: int,
     open_pool: Opener,
     workers: int | None,
@@ -204,13 +206,13 @@ def _compute(
 
             show(0)
             chunk = max(1, min(pool.chunk, len(left) // (4 * pool.workers)))
-            Run(Plan(left, pool.workers, chunk), pool, journal, show)()
+            BatchRun(Plan(left, pool.workers, chunk), pool, journal, show)()
     finally:
         pool.close()
     return pool.workers
 
 
-def _finish(output: Path, table: Sequence[Row], journal: Journal) -> None:
+def _finish(output: Path, table: Sequence[Row], journal: ResultJournal) -> None:
     """Write the output: the columns of the input, then the results, row by row."""
     given = {name: kind for name, kind in column_types(table).items() if name not in RESULTS}
     columns = {**given, **RESULTS}

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 
 from vbreg.batch.cache import CloudCache
-from vbreg.batch.rows import PairRow, Settings, failed, request_options, succeeded
+from vbreg.batch.rows import BatchSettings, PairRow, failed, request_options, succeeded
 from vbreg.batch.tables import Row
 from vbreg.constraints import Constraints
 from vbreg.descriptors import descriptor_named
@@ -21,7 +21,7 @@ from vbreg.scale import VOXEL_SIZES
 class Worker:
     """Registers rows, and keeps the clouds that it used last."""
 
-    def __init__(self, settings: Settings, device: str) -> None:
+    def __init__(self, settings: BatchSettings, device: str) -> None:
         self.settings = settings
         self.cache = CloudCache(settings.cache_bytes)
         self.registrar = Registrar(

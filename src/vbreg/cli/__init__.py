@@ -25,6 +25,7 @@ from vbreg.cli import (
 )
 from vbreg.cli.app import app
 from vbreg.cli.console import allow_any_text, complain, forget_stdout
+from vbreg.cli.map import map_app
 from vbreg.errors import VBRegError
 
 # Registered here and not by a decorator in each file, so that `vbreg --help` lists the verbs in
@@ -43,6 +44,7 @@ for _verb, _examples in (
     (experiment.experiment, experiment.EXAMPLES),
 ):
     app.command(epilog=_examples)(_verb)
+app.add_typer(map_app, name="map")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -82,9 +82,9 @@ def batch(
 
     The same command goes on after a stop. A row that fails says why, and the others go on.
     """
-    from vbreg.batch import Settings, register_table
+    from vbreg.batch import BatchSettings, register_table
 
-    settings = Settings(
+    settings = BatchSettings(
         weights=weights,
         descriptor=descriptor,
         keypoints=count_of(keypoints),

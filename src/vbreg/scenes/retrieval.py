@@ -91,3 +91,17 @@ def first_pairs(similarity: Float64, partners: int, budget: int) -> list[tuple[i
     chosen = [e for e in listed.tolist() if best[e] < partners][:budget]
     chosen.sort(key=lambda e: -similarity[i[e], j[e]])
     return [(int(i[e]), int(j[e])) for e in chosen]
+
+
+def keypoint_table(scans: Sequence[DescribedCloud]) -> tuple[Tensor, Tensor]:
+    """Return what `similarities_to` compares with: (K, S, D), and which rows are (K, S)."""
+    return _keypoints(scans)
+
+
+def similarities_to(scan: DescribedCloud, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Return how alike a scan is to every scan of a table (K,), as `similarities` tells it."""
+    features, real = table
+    (own,), (own_real,) = _keypoints([scan])
+    chunk = max(1, MAX_SIMILARITIES // features.shape[1] ** 2)
+    parts = zip(features.split(chunk), real.split(chunk), strict=True)
+    return torch.cat([_shares(own, own_real, *part) for part in parts])
