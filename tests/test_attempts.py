@@ -14,9 +14,12 @@ from vbreg.attempts import (
     MIRRORED_ODDS,
     SCALE_STEP,
     at_unknown_scale,
+    may_be_mirrored,
+    more_probable,
     scale_of_matches,
     scales_within,
     unless_mirrored,
+    worth_another_size,
 )
 from vbreg.types import Alternative, Correspondences, Registration
 
@@ -44,18 +47,17 @@ def judged(p: float | None, size: float | None = 0.05) -> Registration:
 
 @pytest.mark.parametrize("p", [None, 0.3, 0.98])
 def test_only_what_might_be_wrong_is_looked_at_in_a_mirror(p: float | None) -> None:
-    def never(size: float, factor: float) -> Registration:
-        raise AssertionError("nobody should ask")
-
-    given = judged(p)
-    assert unless_mirrored(given, never) is given
+    assert not may_be_mirrored(judged(p))
+    assert not may_be_mirrored(VBRegError("too few matches"))
+    assert may_be_mirrored(judged(0.8))
 
 
 @pytest.mark.parametrize(("in_mirror", "trusted"), [(0.99, False), (0.02, True)])
 def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
     in_mirror: float, trusted: bool
 ) -> None:
-    found = unless_mirrored(judged(0.8), lambda size, factor: judged(in_mirror))
+    found = unless_mirrored(judged(0.8), judged(in_mirror))
+    assert isinstance(found, Registration)
     p, q = found.success_probability, found.mirrored_probability
     assert p is not None
     assert q is not None
@@ -64,6 +66,15 @@ def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
     assert p / q == pytest.approx(odds[0] / odds[1])
     assert found.alternatives[0].probability == pytest.approx(p / 10)
     assert any("mirror image" in reason for reason in found.reasons) != trusted
+
+
+def test_another_voxel_size_is_tried_for_what_is_not_trusted() -> None:
+    assert [worth_another_size(judged(p)) for p in (None, 0.2, 0.7)] == [False, True, False]
+    assert not worth_another_size(VBRegError("too few points"))
+    low, high, error = judged(0.1), judged(0.3), VBRegError("too few points")
+    assert more_probable(low, high) is more_probable(high, low) is high
+    assert more_probable(low, error) is low
+    assert more_probable(error, high) is error
 
 
 @pytest.mark.parametrize("most", [1.05, 2.0, 7.0])
@@ -97,10 +108,10 @@ def test_few_matches_tell_no_scale() -> None:
 def test_the_most_probable_scale_is_taken_and_made_exact() -> None:
     true_scale, tried = 1.7, []
 
-    def at(factor: float) -> Registration:
+    def at(factor: float) -> Registration | VBRegError:
         tried.append(factor)
         if factor < 0.6:
-            raise VBRegError("too few points")
+            return VBRegError("too few points")
         off = abs(np.log(factor / true_scale))
         points = np.random.default_rng(0).uniform(-1, 1, (400, 3))
         result = judged(float(np.clip(0.9 - 5 * off, 0, 1)))
@@ -109,16 +120,14 @@ def test_the_most_probable_scale_is_taken_and_made_exact() -> None:
         return replace(result, correspondences=ends, inliers=near, scale=factor)
 
     found = at_unknown_scale(2.0, at)
+    assert isinstance(found, Registration)
     assert found.scale == pytest.approx(true_scale, rel=0.003)
     assert min(tried) == pytest.approx(0.5)
 
 
 def test_what_fails_at_every_scale_is_an_error() -> None:
-    def at(factor: float) -> Registration:
-        raise VBRegError("too few points")
-
-    with pytest.raises(VBRegError, match="too few points"):
-        at_unknown_scale(1.5, at)
+    error = VBRegError("too few points")
+    assert at_unknown_scale(1.5, lambda factor: error) is error
 
 
 def test_the_scale_of_a_real_pair_is_found() -> None:

@@ -29,38 +29,42 @@ MATCH_ROUNDS = 20  # of fitting a motion with scale to the matches that agree
 MIN_SCALED_MATCHES = 10  # that agree, for a scale to be told from
 
 
-def at_other_sizes(
-    found: Registration, voxel_size: float, at: Callable[[float], Registration]
-) -> Registration:
-    """Try other voxel sizes for a pose that is not trusted, and return the most probable one."""
-    for factor in OTHER_SIZES:
-        if found.success_probability is None or found.success_probability >= LIKELY:
-            break
-        try:
-            other = at(voxel_size * factor)
-        except VBRegError:  # too few points, or too many
-            continue
-        if (other.success_probability or 0.0) > found.success_probability:
-            found = other
-    return found
+def worth_another_size(found: Registration | VBRegError) -> bool:
+    """Tell whether a pose at an estimated voxel size is so little trusted that others are tried."""
+    if isinstance(found, VBRegError):
+        return False
+    return found.success_probability is not None and found.success_probability < LIKELY
+
+
+def more_probable(
+    found: Registration | VBRegError, other: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Return the more probable of two results; an error, of too few points say, is none."""
+    if isinstance(found, VBRegError) or isinstance(other, VBRegError):
+        return found
+    return other if _probability(other) > _probability(found) else found
+
+
+def may_be_mirrored(found: Registration | VBRegError) -> bool:
+    """Tell whether a pose is trusted, but not beyond doubt: a mirror image may fit as well."""
+    if isinstance(found, VBRegError) or found.voxel_size is None:
+        return False
+    p = found.success_probability
+    return p is not None and LIKELY <= p < BEYOND_DOUBT
 
 
 def unless_mirrored(
-    found: Registration, in_a_mirror: Callable[[float, float], Registration]
-) -> Registration:
-    """Doubt a pose that is trusted, but not beyond doubt, if the mirror image fits as well.
+    found: Registration | VBRegError, image: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Doubt a pose if the mirror image of the source fits as well.
 
     Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
-    mirror image fits in its place, at the same voxel size and scale; this is worth its time where
-    the pose might be wrong at all.
+    mirror image fits in its place, which is worth its time where the pose might be wrong at all.
     """
-    p, size = found.success_probability, found.voxel_size
-    if p is None or size is None or not LIKELY <= p < BEYOND_DOUBT:
+    if isinstance(found, VBRegError) or isinstance(image, VBRegError):  # too few matches
         return found
-    try:
-        q = in_a_mirror(size, found.scale).success_probability or 0.0
-    except VBRegError:  # too few matches
-        return found
+    p, q = found.success_probability, image.success_probability or 0.0
+    assert p is not None
     odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
     none = 1 / (1 + odds + other)  # the share of neither
     return replace(
@@ -74,25 +78,27 @@ def unless_mirrored(
     )
 
 
-def at_unknown_scale(max_scale: float, at: Callable[[float], Registration]) -> Registration:
+def at_unknown_scale(
+    max_scale: float, at: Callable[[float], Registration | VBRegError]
+) -> Registration | VBRegError:
     """Find the scale of the source, at most so many times larger or smaller, and its pose.
 
     `at` registers the source multiplied by a factor. A pose is found where the factor is nearly
-    right; the matches that agree with it then tell the factor better, until it settles.
+    right; the matches that agree with it then tell the factor better, until it settles. An error is
+    returned where every factor meets one: too few points, say, or too many.
     """
     found: list[Registration] = []
-    failed: VBRegError | None = None
-    for factor in scales_within(max_scale):
-        try:
-            found.append(at(factor))
-        except VBRegError as error:  # too few points at this scale, or too many
-            failed = failed or error
+    errors: list[VBRegError] = []
+    for factor in scales_within(max_scale).tolist():
+        result = at(factor)
+        if isinstance(result, VBRegError):
+            errors.append(result)
             continue
-        if _probability(found[-1]) >= BEYOND_DOUBT:
+        found.append(result)
+        if _probability(result) >= BEYOND_DOUBT:
             break
     if not found:
-        assert failed is not None, "at least one scale is tried"
-        raise failed
+        return errors[0]
     first = sorted(found, key=_probability, reverse=True)[:FOLLOWED_SCALES]
     settled = []
     for each in first:
@@ -132,7 +138,7 @@ def scale_of_matches(found: Registration) -> float:
 
 
 def _made_exact(
-    found: Registration, max_scale: float, at: Callable[[float], Registration]
+    found: Registration, max_scale: float, at: Callable[[float], Registration | VBRegError]
 ) -> Registration:
     """Return the pose at the scale that its matches tell, unless that is less probable."""
     for _ in range(SCALE_ROUNDS):
@@ -140,9 +146,8 @@ def _made_exact(
         factor = found.scale * change
         if abs(change - 1) < SCALE_SETTLED or not 1 / max_scale <= factor <= max_scale:
             break
-        try:
-            other = at(factor)
-        except VBRegError:
+        other = at(factor)
+        if isinstance(other, VBRegError):
             break
         if _probability(other) < min(_probability(found), LIKELY):
             break

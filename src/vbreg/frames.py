@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vbreg.clouds import voxel_downsample
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
@@ -49,7 +50,7 @@ class LocalCloud:
         if ignore is not None:
             ignored = ignored_points(ignore, points, role)[finite]
             kept, left_out = kept[~ignored], int(ignored.sum())
-        strays = _strays(kept)
+        strays = strays_of(kept)
         if strays.any():
             kept = kept[~strays]
             warnings.warn(
@@ -70,9 +71,15 @@ class LocalCloud:
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
-    def scaled(self, factor: float) -> LocalCloud:
-        """Return the cloud with all its points multiplied, about the user's origin."""
-        return replace(self, points=self.points * factor, origin=self.origin * factor)
+    def thinned(self, sizes: Sequence[float], device: torch.device | None = None) -> list[Tensor]:
+        """Return one point (M, 3) a voxel, of every voxel size, on the device."""
+        points = self.points.to(device)
+        return [voxel_downsample(points, size) for size in sizes]
+
+    def multiplied(self, factors: Float64) -> LocalCloud:
+        """Return the cloud with each axis times its factor (3,), about the user's origin."""
+        points = self.points * torch.from_numpy(factors).to(self.points)
+        return replace(self, points=points, origin=self.origin * factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +150,35 @@ class Matches:
         real = torch.from_numpy(mask)
         return Matches(source, target, real, described, (origins[0], origins[1]), unit)
 
+    @staticmethod
+    def padded(problems: Sequence[Matches]) -> Matches:
+        """Make one batch of several problems for a solver, padded to the longest.
+
+        Lengths stay in the thresholds of each, so that a pose goes back to the user through the
+        matches that it was made for: the batch has no origins and the unit 1.
+        """
+        if len(problems) == 1:
+            return problems[0]
+        longest = max(len(each) for each in problems)
+        count = sum(each.problems for each in problems)
+        parts = [
+            each.map(
+                lambda part: torch.cat(
+                    [part, part.new_zeros(len(part), longest - part.shape[1], *part.shape[2:])], 1
+                )
+            )
+            for each in problems
+        ]
+        described = [each.descriptors for each in parts if each.descriptors is not None]
+        return Matches(
+            torch.cat([each.source for each in parts]),
+            torch.cat([each.target for each in parts]),
+            torch.cat([each.mask for each in parts]),
+            torch.cat(described) if described else None,
+            (np.zeros((count, 3)), np.zeros((count, 3))),
+            1.0,
+        )
+
     def __len__(self) -> int:
         """Return N, the number of rows of each problem."""
         return self.mask.shape[1]
@@ -185,7 +221,7 @@ class Matches:
 
 def check_units(source: LocalCloud, target: LocalCloud) -> None:
     """Raise where one cloud is about a thousand times as large as the other."""
-    sizes = [_reach(cloud.points.double().numpy()) for cloud in (source, target)]
+    sizes = [reach_of(cloud.points.double().numpy()) for cloud in (source, target)]
     if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
         larger = "source" if sizes[0] > sizes[1] else "target"
         raise VBRegError(
@@ -195,19 +231,19 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
         )
 
 
-def _reach(points: Float64) -> float:
+def reach_of(points: Float64) -> float:
     """Return the distance from the middle within which nearly all points (N, 3) lie."""
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
     middle = np.median(sample, axis=0)
     return float(np.quantile(np.linalg.norm(sample - middle, axis=1), NEARLY_ALL))
 
 
-def _strays(points: Float64) -> Bool:
+def strays_of(points: Float64) -> Bool:
     """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
     if len(points) < MIN_STRAY_CLOUD:
         return np.zeros(len(points), dtype=bool)
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle, reach = np.median(sample, axis=0), _reach(points)
+    middle, reach = np.median(sample, axis=0), reach_of(points)
     with np.errstate(over="ignore"):
         distance = np.linalg.norm(points - middle, axis=1)
     return np.asarray(distance > STRAY_REACH * reach) & (reach > 0)

@@ -89,6 +89,11 @@ class Outputs:
         return self.output / (path.name if written else f"{path.name}.ply")
 
     @property
+    def need_clouds(self) -> bool:
+        """Whether clouds are written or drawn, for which all their points are read."""
+        return any((self.output, self.merge, self.picture, self.figure, self.report))
+
+    @property
     def prints(self) -> bool:
         """Whether stdout is for people."""
         return not self.quiet and self.json_path != "-"

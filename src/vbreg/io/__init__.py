@@ -12,7 +12,16 @@ from vbreg.io.described import (
     read_described_pair,
     read_descriptors,
 )
-from vbreg.io.formats import FORMATS, Coordinates, Format, check_readable, read, write
+from vbreg.io.formats import (
+    FORMATS,
+    Coordinates,
+    Format,
+    check_readable,
+    read,
+    read_blocks,
+    streams,
+    write,
+)
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
 
@@ -26,9 +35,11 @@ __all__ = [
     "described_pair",
     "read",
     "read_arrays",
+    "read_blocks",
     "read_described_pair",
     "read_descriptors",
     "read_pickle",
     "read_pose",
+    "streams",
     "write",
 ]
