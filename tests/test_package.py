@@ -104,6 +104,7 @@ ALLOWED = {
         "clouds descriptors errors estimation geometry io matching metrics network registration "
         "scale types uncertainty voting"
     ),
+    "export": "errors io network pretrained registration",
     "viewer": "demo errors io pretrained registration render summary types",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
@@ -122,7 +123,7 @@ ALLOWED = {
         "render training types voting"
     ),
     "cli": (
-        "backends benchmark clouds demo errors experiments figure io methods registration "
+        "backends benchmark clouds demo errors experiments export figure io methods registration "
         "render summary training types viewer"
     ),
     "__main__": "cli",

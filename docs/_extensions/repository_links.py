@@ -24,6 +24,8 @@ SHOWN = {
 }
 PAGES = {ROOT / file: DOCS / f"{page}.md" for page, file in SHOWN.items()}
 PAGES[ROOT / "examples"] = DOCS / "examples.md"
+PAGES |= {file: DOCS / "examples.md" for file in (ROOT / "examples").glob("*.py")}
+PAGES[DOCS / "results" / "training"] = DOCS / "training.md"
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)  # code is left alone
 
