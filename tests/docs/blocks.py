@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
@@ -52,3 +52,12 @@ def commands_of(block: Block) -> list[list[str]]:
     lines = block.text.replace("\\\n", " ").splitlines()
     split = (shlex.split(line, comments=True) for line in lines)
     return [words for words in split if words]
+
+
+def run_python_of(page: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """Run the Python blocks of a page in their order, all with one set of names; return these."""
+    for block in blocks_of(page):
+        if block.language == "python" and not block.mark:
+            lines = "\n" * (block.line - 1)  # so that an error names the line of the page
+            exec(compile(lines + block.text, str(page), "exec"), names)
+    return names

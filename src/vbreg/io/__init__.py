@@ -13,6 +13,7 @@ from vbreg.io.described import (
     read_descriptors,
 )
 from vbreg.io.formats import FORMATS, Coordinates, Format, check_readable, read, write
+from vbreg.io.open3d_clouds import from_open3d, to_open3d
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
 
@@ -24,11 +25,13 @@ __all__ = [
     "atomic_path",
     "check_readable",
     "described_pair",
+    "from_open3d",
     "read",
     "read_arrays",
     "read_described_pair",
     "read_descriptors",
     "read_pickle",
     "read_pose",
+    "to_open3d",
     "write",
 ]
