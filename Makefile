@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first loaded: most of torch's never are.
 QUICK_INSTALL := pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: demo test check coverage tables viewer test-baselines clean
+.PHONY: demo test check coverage tables viewer docs test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
@@ -35,6 +35,10 @@ tables: $(VENV)/.installed-dev
 viewer:
 	cd viewer && npm ci --no-audit --no-fund && npm run build
 
+# The documentation site, in out/site; a warning is an error.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going docs out/site
+
 # Tests against Open3D, in an environment of their own: the core is tested without it.
 test-baselines: .venv-baselines/.installed
 	.venv-baselines/bin/python -c "import open3d"
@@ -48,7 +52,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser,docs,onnx]'
 	touch $@ $(VENV)/.installed
 
 # It begins with what the other environment has, so that torch is not installed twice.

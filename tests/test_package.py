@@ -119,6 +119,7 @@ ALLOWED = {
         "clouds descriptors errors estimation geometry io maps matching metrics network "
         "registration scale scenes types uncertainty voting"
     ),
+    "export": "errors io network pretrained registration",
     "viewer": "demo errors io pretrained registration render summary types",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching network "
@@ -137,8 +138,8 @@ ALLOWED = {
         "render training types voting"
     ),
     "cli": (
-        "backends batch benchmark clouds datasets demo errors experiments figure io maps methods "
-        "registration render streaming summary training types viewer"
+        "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
+        "methods registration render streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, overload
@@ -218,10 +219,14 @@ class Registration:
     def apply_to(self, cloud: PointCloud | ArrayLike) -> PointCloud | Float64:
         """Return the source cloud in the target's frame, computed in float64.
 
-        Points (M, 3) give points, a PointCloud gives what `PointCloud.transformed` says.
+        Points (M, 3) give points, a PointCloud gives what `PointCloud.transformed` says, and a
+        cloud or a mesh of Open3D gives a moved copy of its own kind.
         """
         if isinstance(cloud, PointCloud):
             return cloud.transformed(self.similarity)
+        if type(cloud).__module__.startswith("open3d."):
+            copied: Any = copy(cloud)
+            return copied.transform(self.similarity)
         given = getattr(cloud, "points", cloud)
         if hasattr(given, "detach"):  # a tensor of any device
             given = given.detach().cpu()

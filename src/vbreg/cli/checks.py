@@ -27,6 +27,7 @@ def check_outputs(
     picture: Path | None = None,
     figure: Path | None = None,
     report: Path | None = None,
+    network: Path | None = None,
     json_path: str | None = None,
     inputs: Sequence[Path] = (),
 ) -> None:
@@ -37,8 +38,13 @@ def check_outputs(
     written = list(clouds)
     for cloud in clouds:
         _check_cloud_format(cloud)
-    drawn = (picture, render.ENDINGS), (figure, figures.ENDINGS), (report, (".html", ".htm"))
-    for path, endings in drawn:
+    endings_of = (
+        (picture, render.ENDINGS),
+        (figure, figures.ENDINGS),
+        (report, (".html", ".htm")),
+        (network, (".onnx",)),
+    )
+    for path, endings in endings_of:
         if path is not None:
             _check_ending(path, endings)
             written.append(path)

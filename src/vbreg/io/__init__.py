@@ -22,6 +22,7 @@ from vbreg.io.formats import (
     streams,
     write,
 )
+from vbreg.io.open3d_clouds import from_open3d, to_open3d
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
 
@@ -33,6 +34,7 @@ __all__ = [
     "atomic_path",
     "check_readable",
     "described_pair",
+    "from_open3d",
     "read",
     "read_arrays",
     "read_blocks",
@@ -41,5 +43,6 @@ __all__ = [
     "read_pickle",
     "read_pose",
     "streams",
+    "to_open3d",
     "write",
 ]
