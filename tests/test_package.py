@@ -128,7 +128,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends benchmark clouds demo errors experiments figure io methods registration "
-        "render summary training types viewer"
+        "render scenes summary training types viewer"
     ),
     "__main__": "cli",
 }

@@ -17,6 +17,7 @@ from vbreg.cli import (
     formats,
     info,
     methods,
+    reconstruct,
     register,
     train,
     transform,
@@ -30,6 +31,7 @@ from vbreg.errors import VBRegError
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (reconstruct.reconstruct, reconstruct.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),

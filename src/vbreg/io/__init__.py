@@ -15,11 +15,13 @@ from vbreg.io.described import (
 from vbreg.io.formats import FORMATS, Coordinates, Format, check_readable, read, write
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
+from vbreg.io.trajectories import MeasuredPose, write_g2o, write_tum
 
 __all__ = [
     "FORMATS",
     "Coordinates",
     "Format",
+    "MeasuredPose",
     "StoredCloud",
     "atomic_path",
     "check_readable",
@@ -31,4 +33,6 @@ __all__ = [
     "read_pickle",
     "read_pose",
     "write",
+    "write_g2o",
+    "write_tum",
 ]

@@ -1,8 +1,8 @@
 """From edges that may be wrong to groups of scans, each in one frame: rather apart than wrong.
 
 Edges that are nearly certain come first; what they join are groups. Two groups are then joined if
-enough of the weaker edges between them agree on one pose, and if no other pose has nearly as much
-behind it, since two rooms that look alike give wrong edges that agree. Last, every edge that agrees
+enough of the weaker edges between them agree on one pose, and if few contradict it: two rooms that
+look alike give wrong edges of which some agree, and others do not. Last, every edge that agrees
 with the poses has its say. Shapes: K scans, E edges.
 """
 
@@ -25,20 +25,20 @@ from vbreg.types import Bool, Float64, Int64
 
 SURE_EDGE = 0.97  # probability from which on an edge is believed by itself
 MIN_EVIDENCE = 3.0  # of a join: that of one edge of 95 %, or of two of 78 % that agree
-MAX_RIVAL = 0.5  # of the evidence, that another pose may have
+MAX_RIVAL = 0.5  # of the evidence, that edges which contradict it may have together
 MAX_PROBABILITY = 0.999  # that an edge counts with: nobody knows better
 MAX_ROUNDS = 50  # of joining; each joins at least two groups
 MAX_HYPOTHESES = 60  # edges between two groups that are tried as their pose
 
 
 class Join(NamedTuple):
-    """What speaks for one pose between two groups of scans, and what for another one."""
+    """What speaks for one pose between two groups of scans, and what against it."""
 
     groups: tuple[int, int]  # the larger first
     edges: Int64  # rows of the edges that agree
     T_first_second: Float64  # (4, 4) between the frames of the groups
     evidence: float
-    rival: float  # the evidence of the best other pose
+    rival: float  # the evidence of all edges that contradict it
 
     @property
     def accepted(self) -> bool:
@@ -118,13 +118,13 @@ def _best_join(
     pairs = [(int(s), int(t)) for s, t in zip(some.source, some.target, strict=True)]
     scores = [_evidence(some, mask, pairs) for mask in agree]
     best = int(np.argmax(scores))
-    rest = ~agree[best]
-    rivals = [
-        _evidence(some, mask & rest, pairs) for mask, e in zip(agree, order, strict=True) if rest[e]
-    ]
+    said = {pairs[e] for e in np.flatnonzero(agree[best]).tolist()}
+    against = ~agree[best] & np.array([pair not in said for pair in pairs])
     e = int(order[best])
     T_first_second = T[some.target[e]] @ some.T_target_source[e] @ inverse(T[some.source[e]])
-    return Join(groups, rows[agree[best]], T_first_second, scores[best], max(rivals, default=0.0))
+    return Join(
+        groups, rows[agree[best]], T_first_second, scores[best], _evidence(some, against, pairs)
+    )
 
 
 def _towards(edges: Edges, component: Int64, group: int) -> Edges:

@@ -50,7 +50,8 @@ class Reconstruction:
     edges: tuple[SceneEdge, ...]
     similarity: Float64  # (K, K) by which pairs were chosen
     refused: tuple[Join, ...]  # joins of components that were too doubtful
-    pairs_tried: int
+    tried: tuple[tuple[int, int], ...]  # pairs that were registered, again or not
+    pairs_tried: int  # registrations, those from a prediction included
     voxel_size: float
     refined: bool  # on the scans
 

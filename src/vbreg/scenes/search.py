@@ -38,8 +38,7 @@ MIN_PREDICTED = 0.3  # overlap under the graph's poses from which on a pair is w
 GUESS_SHIFT, GUESS_TURN = 5.0, 20.0  # inlier thresholds and degrees off, that a prediction may be
 REFUTED = 2  # tries across a bridge that fail, after which it is not believed
 MAX_SHIFT, MAX_TURN = 2.0, 10.0  # inlier thresholds and degrees, of an edge from the solution
-REFINE_ROUNDS = 2
-MIN_REFINED, MAX_REFINED = 0.15, 12  # overlap, and partners of a scan, that are refined together
+MIN_REFINED, MAX_REFINED = 0.15, 20  # overlap, and partners of a scan, that are refined together
 
 
 Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
@@ -256,6 +255,7 @@ class SceneSearch:
             tuple(listed),
             self.similarity,
             self.joined.refused,
+            tuple(sorted({*self.found, *self.again})),
             self.tried,
             self.scale.voxel_size,
             refine,
@@ -278,24 +278,21 @@ class SceneSearch:
 
     def _refined(self, solution: GraphSolution, edges: Edges) -> GraphSolution:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""
-        for round_ in range(REFINE_ROUNDS):
-            pairs = self._overlapping(solution)
-            poses, covariances = [], []
-            for k, (s, t) in enumerate(pairs):
-                T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
-                pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
-                poses.append(pose)
-                covariances.append(ERROR_SCALE**2 * covariance)
-                self.tell(f"refine {round_ + 1}", k + 1, len(pairs))
-            exact = _joined(Edges.of(pairs, poses, covariances), edges.take(solution.kept))
-            found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
-            if (found.component != solution.component).any():
-                break  # what holds scans together is not lost for the sake of exactness
-            T = found.T_world_scan
-            errors = np.sqrt(squared_errors(residuals(T, edges), edges))
-            errors[~np.isfinite(solution.error)] = np.inf
-            solution = GraphSolution(T, solution.component, solution.kept, errors)
-        return solution
+        pairs = self._overlapping(solution)
+        poses, covariances = [], []
+        for k, (s, t) in enumerate(pairs):
+            T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
+            pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
+            poses.append(pose)
+            covariances.append(ERROR_SCALE**2 * covariance)
+            self.tell("refine", k + 1, len(pairs))
+        exact = _joined(Edges.of(pairs, poses, covariances), edges.take(solution.kept))
+        found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
+        if (found.component != solution.component).any():
+            return solution  # what holds scans together is not lost for the sake of exactness
+        errors = np.sqrt(squared_errors(residuals(found.T_world_scan, edges), edges))
+        errors[~np.isfinite(solution.error)] = np.inf
+        return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
 
     def _overlapping(self, solution: GraphSolution) -> list[tuple[int, int]]:
         """Return the pairs of each component that share enough, the most first for each scan."""
