@@ -32,7 +32,9 @@ class SceneEdge:
         if not self.kept:
             if not np.isfinite(self.error):
                 return "dropped: it would join scans that nothing else joins"
-            return f"dropped: {self.error:.1f} standard deviations from the solved poses"
+            return (
+                f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
+            )
         if self.bridge:
             return "no loop confirms it"
         if self.triangles and self.triangles_fit < self.triangles / 2:
