@@ -139,7 +139,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
-        "methods registration render streaming summary training types viewer"
+        "methods registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

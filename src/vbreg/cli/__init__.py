@@ -19,6 +19,7 @@ from vbreg.cli import (
     formats,
     info,
     methods,
+    reconstruct,
     register,
     train,
     transform,
@@ -34,6 +35,7 @@ from vbreg.errors import VBRegError
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
+    (reconstruct.reconstruct, reconstruct.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),

@@ -25,11 +25,13 @@ from vbreg.io.formats import (
 from vbreg.io.open3d_clouds import from_open3d, to_open3d
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
+from vbreg.io.trajectories import MeasuredPose, write_g2o, write_tum
 
 __all__ = [
     "FORMATS",
     "Coordinates",
     "Format",
+    "MeasuredPose",
     "StoredCloud",
     "atomic_path",
     "check_readable",
@@ -45,4 +47,6 @@ __all__ = [
     "streams",
     "to_open3d",
     "write",
+    "write_g2o",
+    "write_tum",
 ]
