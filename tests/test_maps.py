@@ -26,10 +26,10 @@ EAST = np.array([512_345.678, 5_412_345.678, 432.1])
 def corner(place: int, seed: int, count: int = 6000) -> np.ndarray:
     """A corner of three walls with bumps of its own at each place, sampled by chance."""
     waves = np.random.default_rng(100 + place)
-    k, phase = waves.uniform(2.0, 6.0, (3, 3)), waves.uniform(0, 6, 3)
-    points = np.random.default_rng(seed).random((count, 3)) * [2.0, 1.6, 1.2]
+    k, phase = waves.uniform(1.0, 4.0, (3, 3)), waves.uniform(0, 6, 3)
+    points = np.random.default_rng(seed).random((count, 3)) * waves.uniform(1.0, 2.5, 3)
     for axis, rows in enumerate(np.array_split(np.arange(count), 3)):
-        points[rows, axis] = 0.15 * np.sin(points[rows] @ k[axis] + phase[axis])
+        points[rows, axis] = 0.3 * np.sin(points[rows] @ k[axis] + phase[axis])
     return points
 
 
@@ -75,6 +75,21 @@ def test_a_query_lands_where_it_was_taken(place: Map, k: int) -> None:
         moved(query, found.T_target_source), moved(query, expected), atol=0.1
     )
     assert found.voxel_size == SIZE
+
+
+def test_places_that_look_alike_share_the_probability(model: VBReg, place: Map) -> None:
+    """The same corner twice: nobody can tell which of them it is."""
+    clouds = [corner(0, 0), corner(0, 0) + 20.0, corner(1, 1)]
+    twice = Map.build(clouds, voxel_size=SIZE, model=model)
+    found = twice.locate(corner(0, 10))
+    alone = Map.build(clouds[0], voxel_size=SIZE, model=model).locate(corner(0, 10))
+    p, q = found.success_probability or 0.0, alone.success_probability or 0.0
+    assert q > 0.8 > 0.6 > p
+    other = found.alternatives[0]
+    assert other.probability == pytest.approx(p, abs=0.1)
+    apart = np.abs((other.T_target_source - found.T_target_source)[:3, 3])
+    np.testing.assert_allclose(apart, 20.0, atol=0.2)
+    assert any("nearly as probable" in reason for reason in found.reasons)
 
 
 def test_the_frame_of_the_map_goes_with_the_answer(model: VBReg, place: Map) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vbreg.attempts import BEYOND_DOUBT
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import FileFormatError, VBRegError
@@ -36,17 +35,18 @@ from vbreg.matching import (
     describe_points,
     match_clouds,
 )
-from vbreg.registration import VBReg, usual_viewpoint
+from vbreg.registration import MIN_ALTERNATIVE, VBReg, usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes.retrieval import keypoint_table, similarities_to
 from vbreg.streaming import local_cloud
-from vbreg.types import Float64, Registration
+from vbreg.types import Alternative, Float64, Registration
 from vbreg.weights_file import FORMAT, checksum, read_weights
 
 CANDIDATES = 5  # fragments that a query is registered to
 MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
 MARGIN = 0.15  # of the length of a piece that it shares with the one beside it
 MAX_ESTIMATES = 8  # clouds that tell the voxel size
+SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
 Words: TypeAlias = Callable[[int], object]
 
@@ -148,29 +148,23 @@ class Map:
     ) -> Registration:
         """Find the pose of a query in the map: `T_target_source` is T_map_query.
 
-        The fragment that is most like the query is tried first; where its pose is not beyond doubt,
-        so are the next `candidates` - 1, and the most probable pose is returned.
+        The query is registered to the `candidates` fragments that are most like it, and the most
+        probable pose is returned. Where fragments disagree, as rooms that look alike make them,
+        they share the probability, and the other poses are among the `alternatives`.
         """
         check_whole_number(candidates, "candidates", 1)
         described = query if isinstance(query, DescribedCloud) else self.describe(query)
         scores = similarities_to(described, self.table)
         order = scores.argsort(descending=True, stable=True)[:candidates].tolist()
-        found: list[Registration] = []
-        failure: VBRegError | None = None
-        for some in (order[:1], order[1:]):
-            pairs = []
-            for k in some:
-                try:
-                    pairs.append(match_clouds(described, self.fragments[k], self.scale))
-                except VBRegError as error:  # too few matches with this one
-                    failure = error
-            found += self.model.solve_batch(pairs)
-            if any((each.success_probability or 0.0) >= BEYOND_DOUBT for each in found):
-                break
-        if not found:
-            assert failure is not None
+        pairs, failure = [], VBRegError("")
+        for k in order:
+            try:
+                pairs.append(match_clouds(described, self.fragments[k], self.scale))
+            except VBRegError as error:  # too few matches with this one
+                failure = error
+        if not pairs:
             raise failure
-        return max(found, key=lambda each: (each.success_probability or 0.0, each.score))
+        return _most_probable(self.model.solve_batch(pairs), described.origin)
 
     def save(self, path: str | Path) -> None:
         """Write the map to a file (.safetensors), all or nothing."""
@@ -230,6 +224,43 @@ class Map:
             about["keypoints"],
             model,
         )
+
+
+def _most_probable(found: Sequence[Registration], middle: Float64) -> Registration:
+    """Return the most probable pose of a query about its middle (3,), less what others have."""
+    ranked = sorted(found, key=lambda each: (each.success_probability or 0.0, each.score))[::-1]
+    best = ranked[0]
+    others: list[Registration] = []
+    for each in ranked[1:]:
+        if not any(_same_place(each, known, middle) for known in (best, *others)):
+            others.append(each)
+    odds = [_odds(each) for each in (best, *others)]
+    total = 1 + sum(odds)
+    rivals = [
+        Alternative(each.T_target_source, share / total)
+        for each, share in zip(others, odds[1:], strict=True)
+        if share / total >= MIN_ALTERNATIVE
+    ]
+    kept = [*best.alternatives, *rivals]
+    return replace(
+        best,
+        success_probability=odds[0] / total,
+        alternatives=tuple(sorted(kept, key=lambda each: -each.probability)),
+    )
+
+
+def _odds(found: Registration) -> float:
+    p = min(found.success_probability or 0.0, 1 - 1e-9)
+    return p / (1 - p)
+
+
+def _same_place(one: Registration, other: Registration, middle: Float64) -> bool:
+    """Tell whether two poses put a query, whose middle (3,) is given, to the same place."""
+    R = one.T_target_source[:3, :3].T @ other.T_target_source[:3, :3]
+    angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
+    apart = (one.T_target_source - other.T_target_source) @ np.append(middle, 1.0)
+    near = SAME_THRESHOLDS * one.inlier_threshold
+    return bool(angle <= SAME_DEGREES and np.linalg.norm(apart) <= near)
 
 
 def _several(clouds: Cloud | Sequence[Cloud]) -> list[Cloud]:

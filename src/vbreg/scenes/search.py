@@ -263,7 +263,7 @@ class SceneSearch:
         )
 
     def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
-        """Tell (E,) which kept edges lie near the solved poses, whatever their covariance allows."""
+        """Tell (E,) which edges lie near the solved poses, whatever their covariance allows."""
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
