@@ -72,5 +72,6 @@ nitpick_ignore_regex = [
     ("py:.*", r"(Tensor|Module|ArrayLike|NDArray|Path|PathLike|Iterator|Iterable|Callable)$"),
     ("py:.*", r"(Mapping|Sequence|Any|Generator|vbreg\.training\.config\.[TM])$"),
     ("py:.*", r"(Float64|Float32|Bool|Int64|Points|Cloud|Ignore|IgnorePair|Descriptors)$"),
+    ("py:.*", r"vbreg\.(backends\.neighbors\.Searchable|verification\.evidence\.\w+)$"),
     ("py:.*", r"(Viewpoint|Keypoints|Gravity|Clock|Colour|\w+Choice|\w+Name)$"),
 ]

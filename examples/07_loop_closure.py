@@ -8,8 +8,8 @@ Right-hand motions as gtsam has them: the true pose of an edge is T @ exp(xi), x
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import expm, logm
 from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
 
 import vbreg
 from vbreg.demo import load
@@ -19,16 +19,27 @@ POSES = 8
 ROBUST = 3.0  # standard deviations beyond which an edge is doubted
 
 
+def jacobian(turn: np.ndarray) -> np.ndarray:
+    """Return the (3, 3) that takes the shift of a motion to the translation of its pose."""
+    angle = max(np.linalg.norm(turn), 1e-6)
+    x, y, z = turn
+    W = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    a, b = (1 - np.cos(angle)) / angle**2, (angle - np.sin(angle)) / angle**3
+    return np.eye(3) + a * W + b * W @ W
+
+
 def exp(xi: np.ndarray) -> np.ndarray:
     """Return the pose (4, 4) of a motion (6,): a turn in radians, then a shift."""
-    (x, y, z), v = xi[:3], xi[3:]
-    return expm(np.array([[0, -z, y, v[0]], [z, 0, -x, v[1]], [-y, x, 0, v[2]], [0, 0, 0, 0]]))
+    T = np.eye(4)
+    T[:3, :3] = Rotation.from_rotvec(xi[:3]).as_matrix()
+    T[:3, 3] = jacobian(xi[:3]) @ xi[3:]
+    return T
 
 
 def log(T: np.ndarray) -> np.ndarray:
     """Return the motion (6,) of a pose (4, 4)."""
-    W = np.real(logm(T))
-    return np.array([W[2, 1], W[0, 2], W[1, 0], *W[:3, 3]])
+    turn = Rotation.from_matrix(T[:3, :3]).as_rotvec()
+    return np.concatenate([turn, np.linalg.solve(jacobian(turn), T[:3, 3])])
 
 
 class Edge(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from tests.conftest import make_problem
 from tests.docs.blocks import ROOT, run_python_of
-from vbreg import Scale, VBReg, VBRegError, pretrained
+from vbreg import Scale, VBReg, VBRegError, export, pretrained
 from vbreg.backends.plain import Backend
 from vbreg.datasets import open_pairs
 from vbreg.errors import MissingExtraError
@@ -21,7 +22,7 @@ from vbreg.export import ExportedNetwork, export_onnx
 from vbreg.frames import Matches
 from vbreg.matching import describe, match_clouds
 from vbreg.metrics import pose_error
-from vbreg.network import NetworkConfig, NetworkOutput, VariationalNonLocalNetwork
+from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
 from vbreg.solver import Solver
 
 TOLERANCE = 0.02  # of logits and features, which are of the order of ten
@@ -135,23 +136,26 @@ def test_the_page_runs(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(names["t"], problem.T[:3, 3], atol=0.02)
 
 
-def test_every_iteration(exported: Path, tmp_path: Path) -> None:
-    """A tiny network of its own, since a second export of the shipped one takes as long again."""
-    import onnxruntime
-
-    config = NetworkConfig(iterations=2, width=8, latent_width=4, hidden_width=8, label_width=4)
-    torch.manual_seed(0)
-    tiny = VBReg(VariationalNonLocalNetwork(config), backend="plain")
-    file = export_onnx(tiny, tmp_path / "tiny.onnx", every_iteration=True)
-    matches = matches_of(40)
-    _, features = run(onnxruntime.InferenceSession(file.read_bytes()), matches)
+def test_every_iteration_ends_with_the_last(model: VBReg) -> None:
+    """In torch alone: a second export takes as long again."""
+    ends = matches_of(40).source[0].float(), matches_of(40).target[0].float()
     with torch.inference_mode():
-        output = tiny.network(matches.source.float(), matches.target.float())
-    np.testing.assert_allclose(features, torch.cat(output.features), atol=1e-3)
-    last = ExportedNetwork(tiny.network, False)(
-        matches.source[0].float(), matches.target[0].float()
-    )
-    torch.testing.assert_close(last[1], output.features[-1][0])
+        every = ExportedNetwork(model.network, True)(*ends)
+        last = ExportedNetwork(model.network, False)(*ends)
+        output = model.network(ends[0][None], ends[1][None])
+    assert every[1].shape == (model.network.config.iterations, 40, model.network.config.width)
+    torch.testing.assert_close(every[1], torch.cat(output.features))
+    torch.testing.assert_close(last[1], every[1][-1])
+    torch.testing.assert_close(last[0], every[0])
+
+
+def test_a_model_is_copied(model: VBReg) -> None:
+    network, voting, digest = export._network_of(model)
+    assert network is not model.network
+    assert voting == asdict(model.voting)
+    assert digest is None
+    for name, tensor in model.network.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[name], tensor)
 
 
 def test_descriptors_have_no_input(
