@@ -22,7 +22,7 @@ from vbreg.types import Bool, Float64
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
 STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
 MIN_STRAY_CLOUD = 200  # points, below which nobody can tell
-MAX_SAMPLE = 100_000  # points that suffice to tell a cloud's size
+MAX_SAMPLE = 5_000  # points that suffice to tell a cloud's size
 THOUSAND = (300.0, 3000.0)  # the ratio of millimetres to metres, for clouds that overlap in part
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
@@ -45,10 +45,12 @@ class LocalCloud:
         origin.
         """
         points = load_points(cloud, role)
-        finite = np.isfinite(points).all(axis=1)
-        kept, left_out = points[finite], 0
+        finite, left_out = np.isfinite(points), 0
+        every = finite.all()  # mostly so, and quickly told
+        kept = points if every else points[finite.all(axis=1)]
         if ignore is not None:
-            ignored = ignored_points(ignore, points, role)[finite]
+            ignored = ignored_points(ignore, points, role)
+            ignored = ignored if every else ignored[finite.all(axis=1)]
             kept, left_out = kept[~ignored], int(ignored.sum())
         strays = strays_of(kept)
         if strays.any():
@@ -234,8 +236,8 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
 def reach_of(points: Float64) -> float:
     """Return the distance from the middle within which nearly all points (N, 3) lie."""
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle = np.median(sample, axis=0)
-    return float(np.quantile(np.linalg.norm(sample - middle, axis=1), NEARLY_ALL))
+    distance = np.linalg.norm(sample - np.median(sample, axis=0), axis=1)
+    return float(np.quantile(distance, NEARLY_ALL))
 
 
 def strays_of(points: Float64) -> Bool:
@@ -244,9 +246,13 @@ def strays_of(points: Float64) -> Bool:
         return np.zeros(len(points), dtype=bool)
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
     middle, reach = np.median(sample, axis=0), reach_of(points)
+    most = STRAY_REACH * reach
     with np.errstate(over="ignore"):
-        distance = np.linalg.norm(points - middle, axis=1)
-    return np.asarray(distance > STRAY_REACH * reach) & (reach > 0)
+        # Mostly the box tells that there are none.
+        corner = np.maximum(points.max(axis=0) - middle, middle - points.min(axis=0))
+        if not 0 < most < np.linalg.norm(corner):
+            return np.zeros(len(points), dtype=bool)
+        return np.asarray(np.linalg.norm(points - middle, axis=1) > most)
 
 
 def _check_extent(widest: float, unit: float) -> None:
