@@ -1,6 +1,6 @@
 """From edges that may be wrong to groups of scans, each in one frame: rather apart than wrong.
 
-PoseEdges that are nearly certain come first; what they join are groups. Two groups are then joined if
+Edges that are nearly certain come first; what they join are groups. Two groups are then joined if
 enough of the weaker edges between them agree on one pose, and if few contradict it: two rooms that
 look alike give wrong edges of which some agree, and others do not. Last, every edge that agrees
 with the poses has its say. Shapes: K scans, E edges.
@@ -15,8 +15,8 @@ import numpy as np
 from vbreg.motions import adjoint, inverse
 from vbreg.scenes.graph import (
     MAX_ERROR,
-    PoseEdges,
     GraphSolution,
+    PoseEdges,
     residuals,
     solve_graph,
     squared_errors,
