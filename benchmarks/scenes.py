@@ -153,6 +153,8 @@ def recall(
 def position_errors(T: Float64, truth: dict[int, Float64], members: Sequence[int]) -> Float64:
     """Return how far scans are from their true places, once all are moved by one best motion."""
     known = [k for k in members if k in truth]
+    if len(known) < 3:
+        return np.full(1, np.nan)
     ours = np.stack([T[k][:3, 3] for k in known])
     theirs = np.stack([truth[k][:3, 3] for k in known])
     a, b = ours.mean(0), theirs.mean(0)

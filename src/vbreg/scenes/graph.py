@@ -115,7 +115,7 @@ def solve_graph(
 ) -> GraphSolution:
     """Return poses that most edges agree with, weighed by probability, and these edges.
 
-    PoseEdges that are further than `max_error` standard deviations from the poses are dropped, and
+    Edges that are further than `max_error` standard deviations from the poses are dropped, and
     scans that no kept edge joins lie in different components. It begins at `start` (K, 4, 4) or,
     left out, at two first guesses, of whose solutions the one with the lower cost is taken.
     """

@@ -216,7 +216,7 @@ class SceneSearch:
         found: list[_Try] = []
         given = np.zeros(len(self.scans), dtype=np.int64)
         for pair in sorted(apart, key=lambda pair: -self.similarity[pair]):
-            if min(given[list(pair)]) < MIN_LOOPS:
+            if max(given[list(pair)]) < MIN_LOOPS:
                 given[list(pair)] += 1
                 found.append(_Try(pair))
         return found
@@ -263,7 +263,7 @@ class SceneSearch:
         )
 
     def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
-        """Tell (E,) which edges lie near the solved poses, whatever their covariance allows."""
+        """Tell (E,) which kept edges lie near the solved poses, however vague they are."""
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
