@@ -137,7 +137,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments figure io maps methods "
-        "registration render streaming summary training types viewer"
+        "registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

@@ -18,6 +18,7 @@ from vbreg.cli import (
     formats,
     info,
     methods,
+    reconstruct,
     register,
     train,
     transform,
@@ -32,6 +33,7 @@ from vbreg.errors import VBRegError
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (reconstruct.reconstruct, reconstruct.EXAMPLES),
     (batch.batch, batch.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),

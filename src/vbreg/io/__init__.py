@@ -24,11 +24,13 @@ from vbreg.io.formats import (
 )
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
+from vbreg.io.trajectories import MeasuredPose, write_g2o, write_tum
 
 __all__ = [
     "FORMATS",
     "Coordinates",
     "Format",
+    "MeasuredPose",
     "StoredCloud",
     "atomic_path",
     "check_readable",
@@ -42,4 +44,6 @@ __all__ = [
     "read_pose",
     "streams",
     "write",
+    "write_g2o",
+    "write_tum",
 ]

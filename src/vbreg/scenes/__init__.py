@@ -6,17 +6,17 @@ tells what scans share and lays them onto each other, `search` puts these to wor
 is the recipe, `report` the page about it.
 """
 
-from vbreg.scenes.graph import Edges, GraphSolution, solve_graph
+from vbreg.scenes.graph import GraphSolution, PoseEdges, solve_graph
 from vbreg.scenes.pairs import PairResult, PairStore, register_pairs
 from vbreg.scenes.reconstruction import reconstruct, scan_files
 from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import similarities
 
 __all__ = [
-    "Edges",
     "GraphSolution",
     "PairResult",
     "PairStore",
+    "PoseEdges",
     "Reconstruction",
     "SceneEdge",
     "reconstruct",

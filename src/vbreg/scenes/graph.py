@@ -37,7 +37,7 @@ MIN_PROBABILITY = 1e-3  # so that no edge weighs nothing
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class PoseEdges:
     """Measured relative poses between scans 0 to K - 1."""
 
     source: Int64  # (E,)
@@ -52,7 +52,7 @@ class Edges:
         poses: Sequence[Float64],  # T_target_source (4, 4)
         covariances: Sequence[Float64] | None = None,  # (6, 6), as a `Registration` has it
         probabilities: Sequence[float] | None = None,
-    ) -> Edges:
+    ) -> PoseEdges:
         """Check edges and return them; without covariances all motions are equally sure."""
         E = len(ends)
         pairs = np.asarray(ends, dtype=np.int64).reshape(E, 2)
@@ -67,14 +67,14 @@ class Edges:
             raise VBRegError("an edge with a pose or a covariance that is not finite: drop it")
         if (pairs[:, 0] == pairs[:, 1]).any() or (pairs < 0).any():
             raise VBRegError("an edge from a scan to itself, or to a scan below 0: drop it")
-        return Edges(pairs[:, 0], pairs[:, 1], T, information_of(C), p)
+        return PoseEdges(pairs[:, 0], pairs[:, 1], T, information_of(C), p)
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, rows: Bool | Int64) -> Edges:
+    def take(self, rows: Bool | Int64) -> PoseEdges:
         """Return some of the edges."""
-        return Edges(
+        return PoseEdges(
             self.source[rows],
             self.target[rows],
             self.T_target_source[rows],
@@ -108,7 +108,7 @@ def information_of(covariance: Float64) -> Float64:
 
 def solve_graph(
     scans: int,
-    edges: Edges,
+    edges: PoseEdges,
     *,
     max_error: float = MAX_ERROR,
     start: Float64 | None = None,
@@ -137,31 +137,31 @@ def solve_graph(
     return _solution(scans, best[1], best[2], edges)
 
 
-def residuals(T_world_scan: Float64, edges: Edges) -> Float64:
+def residuals(T_world_scan: Float64, edges: PoseEdges) -> Float64:
     """Return r (E, 6) with exp(r^) T_target_source = T_t^-1 T_s."""
     predicted = inverse(T_world_scan[edges.target]) @ T_world_scan[edges.source]
     return logarithm(predicted @ inverse(edges.T_target_source))
 
 
-def jacobians(T_world_scan: Float64, edges: Edges, r: Float64) -> tuple[Float64, Float64]:
+def jacobians(T_world_scan: Float64, edges: PoseEdges, r: Float64) -> tuple[Float64, Float64]:
     """Return how r changes with motions of source and target: (E, 6, 6) each."""
     predicted = inverse(T_world_scan[edges.target]) @ T_world_scan[edges.source]
     J = left_jacobian_inverse(r)
     return J @ adjoint(predicted), -J
 
 
-def squared_errors(r: Float64, edges: Edges) -> Float64:
+def squared_errors(r: Float64, edges: PoseEdges) -> Float64:
     """Return r' Omega r (E,)."""
     return np.einsum("ei,eij,ej->e", r, edges.information, r)
 
 
-def robust_cost(T_world_scan: Float64, edges: Edges, max_error: float = MAX_ERROR) -> float:
+def robust_cost(T_world_scan: Float64, edges: PoseEdges, max_error: float = MAX_ERROR) -> float:
     """Return the truncated cost of poses, which a solution minimises."""
     errors = squared_errors(residuals(T_world_scan, edges), edges)
     return float((_trust(edges) * np.minimum(errors, max_error**2)).sum())
 
 
-def components(scans: int, edges: Edges) -> Int64:
+def components(scans: int, edges: PoseEdges) -> Int64:
     """Return the component (K,) of each scan, numbered from the largest to the smallest."""
     joined = sp.coo_matrix((np.ones(len(edges)), (edges.source, edges.target)), (scans, scans))
     _, label = connected_components(joined, directed=False)
@@ -173,7 +173,7 @@ def components(scans: int, edges: Edges) -> Int64:
     return rank[label]
 
 
-def bridges(scans: int, edges: Edges) -> Bool:
+def bridges(scans: int, edges: PoseEdges) -> Bool:
     """Tell (E,) which edges no loop confirms: without one of them its scans fall apart."""
     neighbours: list[list[tuple[int, int]]] = [[] for _ in range(scans)]
     for e, (s, t) in enumerate(zip(edges.source.tolist(), edges.target.tolist(), strict=True)):
@@ -212,7 +212,7 @@ def bridges(scans: int, edges: Edges) -> Bool:
 # --- first guesses
 
 
-def tree_poses(scans: int, edges: Edges) -> Float64:
+def tree_poses(scans: int, edges: PoseEdges) -> Float64:
     """Return poses (K, 4, 4) along the tree of the most probable edges of each component."""
     lost = -np.log(np.clip(edges.probability, 1e-9, 1 - 1e-9)) + 1e-9  # above zero: scipy's zero
     best: dict[tuple[int, int], int] = {}  # is no edge, and of doubled edges the best counts
@@ -237,7 +237,7 @@ def tree_poses(scans: int, edges: Edges) -> Float64:
     return T
 
 
-def spectral_poses(scans: int, edges: Edges) -> Float64:
+def spectral_poses(scans: int, edges: PoseEdges) -> Float64:
     """Return poses (K, 4, 4) by the eigenvectors of all rotations, reweighted some rounds.
 
     Wrong edges that contradict each other cancel, while right ones add up along all paths.
@@ -257,7 +257,7 @@ def spectral_poses(scans: int, edges: Edges) -> Float64:
     return T
 
 
-def _rotations(scans: int, edges: Edges) -> tuple[Float64, Float64]:
+def _rotations(scans: int, edges: PoseEdges) -> tuple[Float64, Float64]:
     """Return rotations (K, 3, 3), and how far each edge is believed (E,)."""
     weights = _trust(edges)
     R = np.tile(np.eye(3), (scans, 1, 1))
@@ -271,7 +271,7 @@ def _rotations(scans: int, edges: Edges) -> tuple[Float64, Float64]:
     return R, weights
 
 
-def _eigen_rotations(scans: int, edges: Edges, weights: Float64) -> Float64:
+def _eigen_rotations(scans: int, edges: PoseEdges, weights: Float64) -> Float64:
     """Return the rotations (K, 3, 3) nearest to the three leading eigenvectors."""
     degree = np.full(scans, 1e-12)
     np.add.at(degree, edges.source, weights)
@@ -307,7 +307,7 @@ def _leading_three(M: sp.csr_matrix) -> Float64:
     return V[:, np.argsort(-np.einsum("ik,ik->k", V, M @ V), kind="stable")[:3]]
 
 
-def _translations(R: Float64, edges: Edges, weights: Float64) -> Float64:
+def _translations(R: Float64, edges: PoseEdges, weights: Float64) -> Float64:
     """Return positions (K, 3) from t_s - t_t = R_t t_target_source, by reweighted least squares."""
     scans, E = len(R), len(edges)
     shift = (R[edges.target] @ edges.T_target_source[:, :3, 3:])[..., 0]
@@ -328,12 +328,12 @@ def _translations(R: Float64, edges: Edges, weights: Float64) -> Float64:
 # --- robust least squares
 
 
-def _trust(edges: Edges) -> Float64:
+def _trust(edges: PoseEdges) -> Float64:
     """Return how much an edge counts (E,): a calibrated probability squared."""
     return np.maximum(edges.probability, MIN_PROBABILITY) ** 2
 
 
-def _graduated(T: Float64, edges: Edges, max_error: float) -> tuple[Float64, Bool]:
+def _graduated(T: Float64, edges: PoseEdges, max_error: float) -> tuple[Float64, Bool]:
     """Return poses and kept edges after graduated non-convexity from poses (K, 4, 4)."""
     limit = max_error**2
     errors = squared_errors(residuals(T, edges), edges)
@@ -358,7 +358,7 @@ def _tls_weights(errors: Float64, limit: float, mu: float) -> Float64:
     return np.where(errors <= low, 1.0, np.where(errors >= high, 0.0, between))
 
 
-def _settled(T: Float64, kept: Bool, edges: Edges, max_error: float) -> tuple[Float64, Bool]:
+def _settled(T: Float64, kept: Bool, edges: PoseEdges, max_error: float) -> tuple[Float64, Bool]:
     """Return poses by the kept edges alone, after looking again which edges these are."""
     for _ in range(RECHECKS):
         T = _least_squares(T, edges, kept.astype(np.float64), LAST_STEPS)
@@ -372,7 +372,7 @@ def _settled(T: Float64, kept: Bool, edges: Edges, max_error: float) -> tuple[Fl
     return T, kept
 
 
-def _least_squares(T: Float64, edges: Edges, weights: Float64, steps: int) -> Float64:
+def _least_squares(T: Float64, edges: PoseEdges, weights: Float64, steps: int) -> Float64:
     """Return the poses (K, 4, 4) of the lowest weighted cost near these."""
     used = weights > 1e-6
     edges, weights = edges.take(used), (weights * _trust(edges))[used]
@@ -403,7 +403,7 @@ def _least_squares(T: Float64, edges: Edges, weights: Float64, steps: int) -> Fl
 class _NormalEquations:
     """The sparse normal equations of edges; the first scan of each component stays."""
 
-    def __init__(self, scans: int, edges: Edges) -> None:
+    def __init__(self, scans: int, edges: PoseEdges) -> None:
         self.edges, self.scans = edges, scans
         label = components(scans, edges)
         fixed = np.zeros(scans, dtype=bool)
@@ -441,7 +441,7 @@ class _NormalEquations:
         return motion.reshape(self.scans, 6)
 
 
-def _solution(scans: int, T: Float64, kept: Bool, edges: Edges) -> GraphSolution:
+def _solution(scans: int, T: Float64, kept: Bool, edges: PoseEdges) -> GraphSolution:
     """Return the poses, each component in the frame of its first scan."""
     component = components(scans, edges.take(kept))
     first = np.unique(component, return_index=True)[1]

@@ -1,8 +1,8 @@
 """From edges that may be wrong to groups of scans, each in one frame: rather apart than wrong.
 
 Edges that are nearly certain come first; what they join are groups. Two groups are then joined if
-enough of the weaker edges between them agree on one pose, and if no other pose has nearly as much
-behind it, since two rooms that look alike give wrong edges that agree. Last, every edge that agrees
+enough of the weaker edges between them agree on one pose, and if few contradict it: two rooms that
+look alike give wrong edges of which some agree, and others do not. Last, every edge that agrees
 with the poses has its say. Shapes: K scans, E edges.
 """
 
@@ -15,30 +15,30 @@ import numpy as np
 from vbreg.motions import adjoint, inverse
 from vbreg.scenes.graph import (
     MAX_ERROR,
-    Edges,
     GraphSolution,
+    PoseEdges,
     residuals,
     solve_graph,
     squared_errors,
 )
-from vbreg.types import Bool, Float64, Int64
+from vbreg.types import LIKELY, Bool, Float64, Int64
 
 SURE_EDGE = 0.97  # probability from which on an edge is believed by itself
 MIN_EVIDENCE = 3.0  # of a join: that of one edge of 95 %, or of two of 78 % that agree
-MAX_RIVAL = 0.5  # of the evidence, that another pose may have
+MAX_RIVAL = 0.5  # of the evidence, that edges which contradict it may have together
 MAX_PROBABILITY = 0.999  # that an edge counts with: nobody knows better
 MAX_ROUNDS = 50  # of joining; each joins at least two groups
 MAX_HYPOTHESES = 60  # edges between two groups that are tried as their pose
 
 
 class Join(NamedTuple):
-    """What speaks for one pose between two groups of scans, and what for another one."""
+    """What speaks for one pose between two groups of scans, and what against it."""
 
     groups: tuple[int, int]  # the larger first
     edges: Int64  # rows of the edges that agree
     T_first_second: Float64  # (4, 4) between the frames of the groups
     evidence: float
-    rival: float  # the evidence of the best other pose
+    rival: float  # the evidence of all edges that contradict it
 
     @property
     def accepted(self) -> bool:
@@ -58,7 +58,7 @@ def evidence_of(probability: Float64) -> Float64:
     return -np.log1p(-np.minimum(probability, MAX_PROBABILITY))
 
 
-def join_scans(scans: int, edges: Edges) -> JoinedScans:
+def join_scans(scans: int, edges: PoseEdges) -> JoinedScans:
     """Return poses of all scans, in components that only well-supported edges hold together."""
     used = edges.probability >= SURE_EDGE
     solution = solve_graph(scans, edges.take(used))
@@ -80,7 +80,7 @@ def join_scans(scans: int, edges: Edges) -> JoinedScans:
     return JoinedScans(confirmed(T, component, edges), tuple(refused))
 
 
-def confirmed(T_world_scan: Float64, component: Int64, edges: Edges) -> GraphSolution:
+def confirmed(T_world_scan: Float64, component: Int64, edges: PoseEdges) -> GraphSolution:
     """Return poses by all edges within components that agree with poses (K, 4, 4)."""
     scans = len(component)
     errors = squared_errors(residuals(T_world_scan, edges), edges)
@@ -94,7 +94,7 @@ def confirmed(T_world_scan: Float64, component: Int64, edges: Edges) -> GraphSol
     return GraphSolution(found.T_world_scan, found.component, kept, errors)
 
 
-def possible_joins(T_world_scan: Float64, component: Int64, edges: Edges) -> list[Join]:
+def possible_joins(T_world_scan: Float64, component: Int64, edges: PoseEdges) -> list[Join]:
     """Return the best join of any two groups that edges lie between, the strongest first."""
     ends = np.stack([component[edges.source], component[edges.target]], axis=1)
     low, high = ends.min(1), ends.max(1)
@@ -109,7 +109,7 @@ def possible_joins(T_world_scan: Float64, component: Int64, edges: Edges) -> lis
 
 
 def _best_join(
-    groups: tuple[int, int], rows: Int64, T: Float64, component: Int64, edges: Edges
+    groups: tuple[int, int], rows: Int64, T: Float64, component: Int64, edges: PoseEdges
 ) -> Join:
     """Return the pose between two groups that most edges speak for."""
     some = _towards(edges.take(rows), component, groups[0])  # target in the first group
@@ -118,22 +118,23 @@ def _best_join(
     pairs = [(int(s), int(t)) for s, t in zip(some.source, some.target, strict=True)]
     scores = [_evidence(some, mask, pairs) for mask in agree]
     best = int(np.argmax(scores))
-    rest = ~agree[best]
-    rivals = [
-        _evidence(some, mask & rest, pairs) for mask, e in zip(agree, order, strict=True) if rest[e]
-    ]
+    said = {pairs[e] for e in np.flatnonzero(agree[best]).tolist()}
+    against = ~agree[best] & np.array([pair not in said for pair in pairs])
+    against &= some.probability >= LIKELY  # what is less probable than not contradicts nobody
     e = int(order[best])
     T_first_second = T[some.target[e]] @ some.T_target_source[e] @ inverse(T[some.source[e]])
-    return Join(groups, rows[agree[best]], T_first_second, scores[best], max(rivals, default=0.0))
+    return Join(
+        groups, rows[agree[best]], T_first_second, scores[best], _evidence(some, against, pairs)
+    )
 
 
-def _towards(edges: Edges, component: Int64, group: int) -> Edges:
+def _towards(edges: PoseEdges, component: Int64, group: int) -> PoseEdges:
     """Return the edges with their targets in a group."""
     turn = component[edges.target] != group
     A = adjoint(edges.T_target_source)
     turned = np.swapaxes(A, -1, -2) @ edges.information @ A
     flip = turn[:, None, None]
-    return Edges(
+    return PoseEdges(
         np.where(turn, edges.target, edges.source),
         np.where(turn, edges.source, edges.target),
         np.where(flip, inverse(edges.T_target_source), edges.T_target_source),
@@ -142,7 +143,7 @@ def _towards(edges: Edges, component: Int64, group: int) -> Edges:
     )
 
 
-def _agreeing(T: Float64, edges: Edges, e: int) -> Bool:
+def _agreeing(T: Float64, edges: PoseEdges, e: int) -> Bool:
     """Tell (E,) which edges between two groups agree with edge e on their pose."""
     T_first_second = T[edges.target[e]] @ edges.T_target_source[e] @ inverse(T[edges.source[e]])
     moved = T.copy()
@@ -158,7 +159,7 @@ def _agreeing(T: Float64, edges: Edges, e: int) -> Bool:
     return agree
 
 
-def _evidence(edges: Edges, mask: Bool, pairs: list[tuple[int, int]]) -> float:
+def _evidence(edges: PoseEdges, mask: Bool, pairs: list[tuple[int, int]]) -> float:
     """Return the evidence of some edges together; two poses of one pair count once."""
     best: dict[tuple[int, int], float] = {}
     for e in np.flatnonzero(mask).tolist():
@@ -178,7 +179,7 @@ def _disjoint(joins: list[Join]) -> list[Join]:
     return chosen
 
 
-def triangle_support(edges: Edges, kept: Bool, scans: int) -> tuple[Int64, Int64]:
+def triangle_support(edges: PoseEdges, kept: Bool, scans: int) -> tuple[Int64, Int64]:
     """Return for each edge (E,) how many triangles of kept edges it closes, how many fit.
 
     A triangle fits if its three poses lead back to the start within their errors.
@@ -201,7 +202,7 @@ def triangle_support(edges: Edges, kept: Bool, scans: int) -> tuple[Int64, Int64
     return closed, fits
 
 
-def _closes(edges: Edges, rows: list[int], corners: tuple[int, int, int]) -> bool:
+def _closes(edges: PoseEdges, rows: list[int], corners: tuple[int, int, int]) -> bool:
     """Tell whether three edges lead back to the start within their errors."""
     s, k, t = corners
     three = edges.take(np.array(rows))
@@ -210,7 +211,7 @@ def _closes(edges: Edges, rows: list[int], corners: tuple[int, int, int]) -> boo
     T_t_k = _pose(three, 2, k, t)
     T[1], T[2] = T_t_k, T_t_k @ T_k_s
     number = {t: 0, k: 1, s: 2}
-    local = Edges(
+    local = PoseEdges(
         np.array([number[int(x)] for x in three.source]),
         np.array([number[int(x)] for x in three.target]),
         three.T_target_source,
@@ -222,7 +223,7 @@ def _closes(edges: Edges, rows: list[int], corners: tuple[int, int, int]) -> boo
     return bool(gap <= 3 * MAX_ERROR**2)
 
 
-def _pose(edges: Edges, row: int, source: int, target: int) -> Float64:
+def _pose(edges: PoseEdges, row: int, source: int, target: int) -> Float64:
     """Return T_target_source of an edge, whichever way it is stored."""
     T = edges.T_target_source[row]
     return T if int(edges.source[row]) == source else inverse(T)

@@ -32,7 +32,9 @@ class SceneEdge:
         if not self.kept:
             if not np.isfinite(self.error):
                 return "dropped: it would join scans that nothing else joins"
-            return f"dropped: {self.error:.1f} standard deviations from the solved poses"
+            return (
+                f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
+            )
         if self.bridge:
             return "no loop confirms it"
         if self.triangles and self.triangles_fit < self.triangles / 2:
@@ -50,7 +52,8 @@ class Reconstruction:
     edges: tuple[SceneEdge, ...]
     similarity: Float64  # (K, K) by which pairs were chosen
     refused: tuple[Join, ...]  # joins of components that were too doubtful
-    pairs_tried: int
+    tried: tuple[tuple[int, int], ...]  # pairs that were registered, again or not
+    pairs_tried: int  # registrations, those from a prediction included
     voxel_size: float
     refined: bool  # on the scans
 

@@ -63,10 +63,10 @@ def _shares(one: Tensor, one_real: Tensor, others: Tensor, others_real: Tensor) 
     """Return the score (n,) of keypoints (S, D) beside those of other scans (n, S, D)."""
     similarity = one @ others.mT  # (n, S, S)
     possible = one_real[None, :, None] & others_real[:, None, :]
-    similarity = similarity.masked_fill(~possible, -1.0)
+    similarity = similarity.masked_fill(~possible, -torch.inf)
     value, there = similarity.max(2)  # (n, S)
     back = similarity.argmax(1).gather(1, there)  # which keypoint the partner would choose
-    mutual = (back == torch.arange(len(one), device=one.device)) & one_real
+    mutual = (back == torch.arange(len(one), device=one.device)) & value.isfinite()
     weight = torch.sigmoid(SLOPE * (value - ALIKE)) * mutual
     fewer = torch.minimum(one_real.sum(), others_real.sum(1)).clamp_min(1)
     return weight.sum(1) / fewer

@@ -12,8 +12,8 @@ from vbreg.motions import inverse, logarithm
 from vbreg.registration import VBReg
 from vbreg.scale import Scale
 from vbreg.scenes.graph import (
-    Edges,
     GraphSolution,
+    PoseEdges,
     bridges,
     components,
     residuals,
@@ -37,9 +37,8 @@ MIN_LOOPS = 3  # kept edges that each scan should have
 MIN_PREDICTED = 0.3  # overlap under the graph's poses from which on a pair is worth another try
 GUESS_SHIFT, GUESS_TURN = 5.0, 20.0  # inlier thresholds and degrees off, that a prediction may be
 REFUTED = 2  # tries across a bridge that fail, after which it is not believed
-MAX_SHIFT, MAX_TURN = 2.0, 10.0  # inlier thresholds and degrees, of an edge from the solution
-REFINE_ROUNDS = 2
-MIN_REFINED, MAX_REFINED = 0.15, 12  # overlap, and partners of a scan, that are refined together
+MAX_MOVE = 2.0  # inlier thresholds that an edge may move a point from where the solution has it
+MIN_REFINED, MAX_REFINED = 0.15, 20  # overlap, and partners of a scan, that are refined together
 
 
 Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
@@ -49,7 +48,8 @@ def pair_budget(scans: int, pair_share: float = PAIR_SHARE) -> int:
     """Return how many pairs of so many scans are registered at most."""
     everything = scans * (scans - 1) // 2
     few = FEW_SCANS * (FEW_SCANS - 1) // 2
-    return min(everything, max(few, int(pair_share * everything)))
+    # Of few scans all pairs may be tried, and tried again from a prediction.
+    return max(min(2 * everything, 2 * few), int(pair_share * everything))
 
 
 class _Try(NamedTuple):
@@ -77,7 +77,7 @@ class SceneSearch:
         self.found: dict[tuple[int, int], PairResult] = {}
         self.again: dict[tuple[int, int], PairResult] = {}  # from the graph's prediction
         self.cut: set[tuple[int, int]] = set()  # bridges that further pairs refuted
-        self.joined = JoinedScans(solve_graph(len(scans), Edges.of([], [])), ())
+        self.joined = JoinedScans(solve_graph(len(scans), PoseEdges.of([], [])), ())
 
     @property
     def tried(self) -> int:
@@ -95,7 +95,7 @@ class SceneSearch:
             self._register(more)
             self._join()
 
-    def edges(self) -> tuple[Edges, list[PairResult]]:
+    def edges(self) -> tuple[PoseEdges, list[PairResult]]:
         """Return every pose that is worth hearing, and the pair that each is of."""
         listed: list[tuple[PairResult, Float64, float]] = []
         for pair, result in [*self.found.items(), *self.again.items()]:
@@ -104,7 +104,7 @@ class SceneSearch:
             poses = [(result.T_target_source, result.probability)]
             poses += [(a.T_target_source, a.probability) for a in result.alternatives]
             listed += [(result, T, p) for T, p in poses if p >= MIN_EDGE]
-        edges = Edges.of(
+        edges = PoseEdges.of(
             [(result.source, result.target) for result, _, _ in listed],
             [T for _, T, _ in listed],
             [ERROR_SCALE**2 * result.covariance for result, _, _ in listed],
@@ -144,7 +144,7 @@ class SceneSearch:
             edges, _ = self.edges()
             self.joined = join_scans(len(self.scans), edges)
 
-    def _refuted(self, edges: Edges) -> set[tuple[int, int]]:
+    def _refuted(self, edges: PoseEdges) -> set[tuple[int, int]]:
         """Return bridges across which pairs should overlap, were tried again, and do not fit."""
         solution = self.joined.solution
         kept = edges.take(solution.kept)
@@ -216,7 +216,7 @@ class SceneSearch:
         found: list[_Try] = []
         given = np.zeros(len(self.scans), dtype=np.int64)
         for pair in sorted(apart, key=lambda pair: -self.similarity[pair]):
-            if min(given[list(pair)]) < MIN_LOOPS:
+            if max(given[list(pair)]) < MIN_LOOPS:
                 given[list(pair)] += 1
                 found.append(_Try(pair))
         return found
@@ -229,7 +229,7 @@ class SceneSearch:
         solution = self.joined.solution
         if refine:
             solution = self._refined(solution, edges)
-        kept = solution.kept & self._near(solution, edges)
+        kept = self._near(solution, edges)
         closed, fit = triangle_support(edges, kept, len(self.scans))
         thread = np.zeros(len(edges), dtype=bool)
         thread[kept] = bridges(len(self.scans), edges.take(kept))
@@ -256,13 +256,14 @@ class SceneSearch:
             tuple(listed),
             self.similarity,
             self.joined.refused,
+            tuple(sorted({*self.found, *self.again})),
             self.tried,
             self.scale.voxel_size,
             refine,
         )
 
-    def _near(self, solution: GraphSolution, edges: Edges) -> Bool:
-        """Tell (E,) which edges lie near the solved poses, whatever their covariance allows."""
+    def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
+        """Tell (E,) which kept edges lie near the solved poses, however vague they are."""
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
@@ -272,30 +273,29 @@ class SceneSearch:
         )
         shift = np.linalg.norm(there - here, axis=1)
         turn = np.linalg.norm(logarithm(predicted @ inverse(edges.T_target_source))[:, :3], axis=1)
-        return np.asarray(
-            (shift <= MAX_SHIFT * self.scale.inlier_threshold) & (turn <= np.radians(MAX_TURN))
-        )
+        arm = np.array([surface.radius for surface in self.surfaces])[edges.source]
+        near = solution.kept & (shift + turn * arm <= MAX_MOVE * self.scale.inlier_threshold)
+        # What holds scans together stays, however vague it is.
+        same = components(len(self.scans), edges.take(near)) == solution.component
+        return near if same.all() else solution.kept
 
-    def _refined(self, solution: GraphSolution, edges: Edges) -> GraphSolution:
+    def _refined(self, solution: GraphSolution, edges: PoseEdges) -> GraphSolution:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""
-        for round_ in range(REFINE_ROUNDS):
-            pairs = self._overlapping(solution)
-            poses, covariances = [], []
-            for k, (s, t) in enumerate(pairs):
-                T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
-                pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
-                poses.append(pose)
-                covariances.append(ERROR_SCALE**2 * covariance)
-                self.tell(f"refine {round_ + 1}", k + 1, len(pairs))
-            exact = _joined(Edges.of(pairs, poses, covariances), edges.take(solution.kept))
-            found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
-            if (found.component != solution.component).any():
-                break  # what holds scans together is not lost for the sake of exactness
-            T = found.T_world_scan
-            errors = np.sqrt(squared_errors(residuals(T, edges), edges))
-            errors[~np.isfinite(solution.error)] = np.inf
-            solution = GraphSolution(T, solution.component, solution.kept, errors)
-        return solution
+        pairs = self._overlapping(solution)
+        poses, covariances = [], []
+        for k, (s, t) in enumerate(pairs):
+            T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
+            pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
+            poses.append(pose)
+            covariances.append(ERROR_SCALE**2 * covariance)
+            self.tell("refine", k + 1, len(pairs))
+        exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
+        found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
+        if (found.component != solution.component).any():
+            return solution  # what holds scans together is not lost for the sake of exactness
+        errors = np.sqrt(squared_errors(residuals(found.T_world_scan, edges), edges))
+        errors[~np.isfinite(solution.error)] = np.inf
+        return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
 
     def _overlapping(self, solution: GraphSolution) -> list[tuple[int, int]]:
         """Return the pairs of each component that share enough, the most first for each scan."""
@@ -321,13 +321,13 @@ def _pairs_within(component: Int64) -> list[tuple[int, int]]:
     return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
 
 
-def _side(scans: int, edges: Edges, bridge: int) -> Bool:
+def _side(scans: int, edges: PoseEdges, bridge: int) -> Bool:
     """Tell (K,) which scans lie on the source's side of a bridge; those of others do not."""
     label = components(scans, edges.take(np.arange(len(edges)) != bridge))
     return np.asarray(label == label[edges.source[bridge]])
 
 
-def _joined(exact: Edges, rough: Edges) -> Edges:
+def _joined(exact: PoseEdges, rough: PoseEdges) -> PoseEdges:
     """Return exact edges, and rough ones for pairs that have no exact one."""
     have = {
         (min(s, t), max(s, t))
@@ -335,7 +335,7 @@ def _joined(exact: Edges, rough: Edges) -> Edges:
     }
     ends = zip(rough.source.tolist(), rough.target.tolist(), strict=True)
     rest = rough.take(np.array([(min(s, t), max(s, t)) not in have for s, t in ends], dtype=bool))
-    return Edges(
+    return PoseEdges(
         np.concatenate([exact.source, rest.source]),
         np.concatenate([exact.target, rest.target]),
         np.concatenate([exact.T_target_source, rest.T_target_source]),
