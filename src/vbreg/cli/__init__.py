@@ -34,8 +34,8 @@ from vbreg.errors import VBRegError
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
-    (batch.batch, batch.EXAMPLES),
     (reconstruct.reconstruct, reconstruct.EXAMPLES),
+    (batch.batch, batch.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),

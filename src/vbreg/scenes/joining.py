@@ -21,7 +21,7 @@ from vbreg.scenes.graph import (
     solve_graph,
     squared_errors,
 )
-from vbreg.types import Bool, Float64, Int64
+from vbreg.types import LIKELY, Bool, Float64, Int64
 
 SURE_EDGE = 0.97  # probability from which on an edge is believed by itself
 MIN_EVIDENCE = 3.0  # of a join: that of one edge of 95 %, or of two of 78 % that agree
@@ -120,6 +120,7 @@ def _best_join(
     best = int(np.argmax(scores))
     said = {pairs[e] for e in np.flatnonzero(agree[best]).tolist()}
     against = ~agree[best] & np.array([pair not in said for pair in pairs])
+    against &= some.probability >= LIKELY  # what is less probable than not contradicts nobody
     e = int(order[best])
     T_first_second = T[some.target[e]] @ some.T_target_source[e] @ inverse(T[some.source[e]])
     return Join(
