@@ -85,9 +85,11 @@ def solve(task: Task) -> Answer:
     ranked = torch.where(found.sound, found.score, found.score - 2.0)[0]  # scores lie in 0..1
     nominees = ranked.topk(min(NOMINEES, len(ranked))).indices
     T, sound = found.T[0, nominees], found.sound[0, nominees]
-    source, target = (end.expand(len(T), -1, -1) for end in (task.source, task.target))
+    source, target = (end.double().expand(len(T), -1, -1) for end in (task.source, task.target))
     mask = task.mask.expand(len(T), -1)
-    T, sound = task.backend.refine(Estimate(T, sound), source, target, mask, rounds=1)
+    # Backends refine in double precision.
+    T, sound = task.backend.refine(Estimate(T.double(), sound), source, target, mask, rounds=1)
+    T = T.to(task.source)
     points, candidates = relaxed_matches(matched, task.problem.inlier_threshold, task.source)
     votes = [consistency(task, *partners(pose, points, candidates)) for pose in T]
     best = torch.where(sound, torch.stack(votes), -1.0).argmax()
