@@ -26,7 +26,8 @@ def test_the_core_needs_no_extra() -> None:
 import sys, numpy as np, vbreg
 cloud = np.random.default_rng(0).random((2000, 3))
 vbreg.register(cloud, cloud, voxel_size=0.1)
-print([m for m in ("open3d", "laspy", "pye57", "matplotlib", "PIL") if m in sys.modules])
+optional = "open3d", "laspy", "pye57", "matplotlib", "PIL", "ray", "pyarrow"
+print([m for m in optional if m in sys.modules])
 """
     assert run(code) == "[]"
 

@@ -43,6 +43,13 @@ def test_a_folder_with_poses_is_built_and_asked(run: Run, tmp_path: Path) -> Non
     assert "verdict" in done.out
 
 
+def test_both_verbs_show_examples(run: Run) -> None:
+    for verb in ("build", "locate"):
+        done = run("map", verb, "-h")
+        assert done.code == 0
+        assert f"vbreg map {verb} " in done.out.partition("EXAMPLES\n")[2]
+
+
 def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, message in (

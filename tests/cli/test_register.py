@@ -22,7 +22,7 @@ from PIL import Image
 
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from tests.viewer.helpers import unpacked
-from vbreg import io, pretrained, registration, scale
+from vbreg import io, pretrained, registration, scale, streaming
 from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
@@ -542,3 +542,22 @@ def test_end_to_end_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         *("source.ply", "target.npy", "w.safetensors", "a.npy")
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "from_files"),
+    [([], True), (["--crop", "40"], False), (["--remove-outliers"], False), (["-o"], False)],
+)
+def test_a_large_file_stays_in_its_file_unless_all_points_are_needed(
+    run: Run,
+    clouds: tuple[Path, Path],
+    search: Search,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    from_files: bool,
+) -> None:
+    monkeypatch.setattr(streaming, "MIN_STREAMED_BYTES", 0)
+    given = [*options, str(tmp_path / "aligned.ply")] if options == ["-o"] else options
+    assert run("register", *clouds, *given).code == 0
+    assert [isinstance(cloud, Path) for cloud in search.clouds] == [from_files] * 2

@@ -19,8 +19,13 @@ from vbreg.types import LIKELY
 
 map_app = typer.Typer(
     help="Describe a map once, and find scans in it.",
+    epilog=examples(
+        "vbreg map build scans/ -o map.safetensors",
+        "vbreg map locate map.safetensors scan.ply",
+    ),
     rich_markup_mode=None,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 BUILD_EXAMPLES = examples(
     "vbreg map build scans/ -o map.safetensors",
