@@ -90,7 +90,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def usual_names() -> dict[str, Any]:
     """What pages that are no guides take for granted: two clouds, matches, a network."""
     points = [torch.from_numpy(cloud.points) for cloud in demo.load()[:2]]
-    source, target = (voxel_downsample(cloud, 0.1).numpy() for cloud in points)
+    source, target = (voxel_downsample(cloud, 0.15).numpy() for cloud in points)
     matches = make_problem(n=120)
 
     def my_network(points: torch.Tensor, radius: float) -> torch.Tensor:
@@ -104,10 +104,7 @@ def usual_names() -> dict[str, Any]:
     names: dict[str, Any] = {"vbreg": vbreg, "source": source, "target": target, "pair": pair}
     names |= {"T": demo.load()[2], "my_network": my_network}
     names |= {"source_points": matches.source, "target_points": matches.target}
-    for ends, cloud in (("ac", "12"), ("bd", "12")):
-        for end, number, side in zip(ends, cloud, ("source", "target"), strict=True):
-            del number
-            names[end] = getattr(matches, side)
+    names |= dict.fromkeys("ab", matches.source) | dict.fromkeys("cd", matches.target)
     for number in "12":
         names |= {f"{side}_{number}": getattr(matches, side) for side in ("source", "target")}
     return names
