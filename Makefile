@@ -52,7 +52,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser,docs,onnx]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser,docs,onnx,scale]'
 	touch $@ $(VENV)/.installed
 
 # It begins with what the other environment has, so that torch is not installed twice.

@@ -24,7 +24,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,6 +243,15 @@ def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
         yield Comparison("neighbors", "tree, against grid", grid, tree)
     else:
         yield Comparison("neighbors", "grid, against the CPU's tree", tree, grid)
+        # What the learned descriptor asks for: a thousand patches, and every normal of a cloud.
+        for queries, found in ((there[:1000], 128), (there[:4500], 30)):
+            given = (there if found == 128 else queries), queries, 0.2, found
+            yield Comparison(
+                "neighbors",
+                f"distances, against grid, {len(queries)} x {found}",
+                partial(neighbors.grid_radius_knn, *given),
+                partial(neighbors.distances_radius_knn, *given),
+            )
     # The nearest surface of the keypoints that a judge looks at, under 20 candidate poses.
     queries = torch.rand(1, JUDGED_QUERIES, 3, generator=generator).to(device)
     cloud, real = there[None, :JUDGED_POINTS], torch.ones(1, JUDGED_POINTS).bool().to(device)

@@ -3,9 +3,14 @@
     python benchmarks/covariance.py --simulated 3 --folders DATA/rgbd_train/*
     python benchmarks/covariance.py --dataset 3dmatch --root DATA/3dmatch --every 8
     python benchmarks/covariance.py --dataset kitti --root DATA/kitti/dev --picture nees.png
+    python benchmarks/covariance.py --folders DATA/rgbd_train/* --samples 6
 
-The normalised squared error (NEES) of right poses is 6 in the mean where covariances are right. The
-constants of `vbreg.uncertainty` were chosen by the first command; the others only report.
+Poses are verified and refined on the clouds, as those of `register`. The normalised squared error
+(NEES) of right ones is 6 in the mean where covariances are right. The constants of
+`vbreg.uncertainty` were chosen by the first command; the others only report. With `--samples`, each
+pair is solved again with so many samples of the latent features, and a second table tells how
+likely the errors are by the covariance alone and by its sum with that of the sampled poses, both
+scaled as suits them best.
 """
 
 from __future__ import annotations
@@ -30,12 +35,13 @@ from vbreg.matching import Viewpoint, describe, match_clouds
 from vbreg.metrics import overlap, pose_error
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
 from vbreg.types import Float64
-from vbreg.uncertainty import normalised_error
+from vbreg.uncertainty import moved_to, normalised_error, small_motion
 
 FIRST_SEED = 9001  # of simulated places, apart from those of the training
 PAIRS_PER_PLACE = 6
 MIN_OVERLAP = 0.15
 MAX_PAIRS_PER_FOLDER = 25
+SHARES = (0.0, 0.3, 1.0, 3.0)  # of the sampled covariance, beside the told one
 WITHIN_95 = float(chi2.ppf(0.95, 6))
 
 
@@ -55,6 +61,9 @@ class Outcome(NamedTuple):
     right: bool
     determined: bool
     nees: float
+    error: Float64  # (6,) about the middle of the target, as the covariances below
+    covariance: Float64  # (6, 6)
+    sampled: Float64 | None  # (6, 6) mean square of what sampled poses differ by
 
 
 def simulated(kind: str, seeds: int) -> Iterator[Scans]:
@@ -94,7 +103,7 @@ def recorded(name: str | Path, root: Path | None, every: int | None) -> Iterator
         )
 
 
-def outcome(model: VBReg, scans: Scans) -> Outcome | None:
+def outcome(model: VBReg, scans: Scans, samples: int) -> Outcome | None:
     """The default way of `register`; None where there is nothing to match."""
     scale = Scale(scans.voxel_size)
     try:
@@ -102,14 +111,46 @@ def outcome(model: VBReg, scans: Scans) -> Outcome | None:
             describe(cloud, scale, viewpoint=view)
             for cloud, view in zip(scans.clouds, scans.viewpoints, strict=True)
         ]
-        result = model.solve(match_clouds(*ends, scale), verify=False)
+        matched = match_clouds(*ends, scale)
+        result = model.solve(matched)
     except VBRegError:
         return None
     found, truth = result.T_target_source, scans.T_target_source
     error = pose_error(torch.from_numpy(found), torch.from_numpy(truth))
     assert result.covariance is not None
     nees = normalised_error(truth, found, result.covariance)
-    return Outcome(bool(error.success(*scans.bounds)), result.determined, nees)
+    middle = scans.clouds[1].mean(0)
+    centred = np.eye(4)
+    centred[:3, 3] = -middle  # so that a turn does not count as a shift of the far origin
+    xi = small_motion(centred @ truth, centred @ found)
+    others = [model.solve(matched, seed=k).T_target_source for k in range(samples)]
+    moves = np.array([small_motion(centred @ T, centred @ found) for T in others])
+    near = [m for m in moves if np.degrees(np.linalg.norm(m[:3])) < scans.bounds[0]]
+    sampled = sum((np.outer(m, m) for m in near), np.zeros((6, 6))) / max(1, len(near))
+    return Outcome(
+        bool(error.success(*scans.bounds)),
+        result.determined,
+        nees,
+        xi,
+        moved_to(result.covariance, middle),
+        sampled if samples else None,
+    )
+
+
+def likelihood(outcomes: list[Outcome], share: float) -> tuple[float, float]:
+    """Return the mean log-likelihood of errors, and the factor that makes it the highest.
+
+    Covariances are the told ones with that share of the sampled ones added.
+    """
+    right = [each for each in outcomes if each.right and each.sampled is not None]
+    if not right:
+        return float("nan"), float("nan")
+    C = np.stack([each.covariance + share * each.sampled for each in right])
+    xi = np.stack([each.error for each in right])
+    nees = np.einsum("ni,nij,nj->n", xi, np.linalg.inv(C), xi)
+    factor = nees.mean() / 6
+    log_det = np.linalg.slogdet(factor * C)[1]
+    return float(-0.5 * (log_det + nees / factor + 6 * np.log(2 * np.pi)).mean()), float(factor)
 
 
 def line(name: str, outcomes: list[Outcome]) -> str:
@@ -154,6 +195,7 @@ def main() -> None:
     parser.add_argument("--dataset", nargs="*", default=[], help="3dmatch, 3dlomatch or kitti")
     parser.add_argument("--root", type=Path, nargs="*", default=[], help="one for each data set")
     parser.add_argument("--every", type=int, default=8, help="every n-th pair of a data set")
+    parser.add_argument("--samples", type=int, default=0, help="of the latent features")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     model = VBReg.from_pretrained("fast", device="cpu")
@@ -168,9 +210,16 @@ def main() -> None:
     print("| --- " * 7 + "|")
     found: dict[str, list[Outcome]] = {}
     for name, scans in runs:
-        outcomes = [each for each in (outcome(model, pair) for pair in scans) if each is not None]
-        found[name] = outcomes
-        print(line(name, outcomes), flush=True)
+        each = (outcome(model, pair, options.samples) for pair in scans)
+        found[name] = [one for one in each if one is not None]
+        print(line(name, found[name]), flush=True)
+    if options.samples:
+        print("\n| scans | share of the sampled | mean log-likelihood | best factor |")
+        print("| --- " * 4 + "|")
+        for name, outcomes in found.items():
+            for share in SHARES:
+                level, factor = likelihood(outcomes, share)
+                print(f"| {name} | {share:g} | {level:.2f} | {factor:.2f} |")
     if options.picture:
         draw(found, options.picture)
 

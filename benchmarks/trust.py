@@ -54,6 +54,7 @@ class Outcome(NamedTuple):
     possible: bool  # that a pose is right
     right: bool
     probability: float  # 0 where it was refused
+    mirrored: float | None  # probability of the source to be mirrored, where that was asked
     refused: bool
     seconds: float
 
@@ -200,7 +201,7 @@ def outcome(
         )
     except VBRegError:
         return Outcome(
-            condition, pair.name, possible, False, 0.0, True, time.perf_counter() - began
+            condition, pair.name, possible, False, 0.0, None, True, time.perf_counter() - began
         )
     seconds = time.perf_counter() - began
     right = False
@@ -210,7 +211,8 @@ def outcome(
     p = found.success_probability
     assert p is not None
     assert np.isfinite(found.T_target_source).all()
-    return Outcome(condition, pair.name, possible, right, p, False, seconds)
+    mirrored = found.mirrored_probability
+    return Outcome(condition, pair.name, possible, right, p, mirrored, False, seconds)
 
 
 def table(outcomes: list[Outcome]) -> str:

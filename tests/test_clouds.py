@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vbreg.clouds import (
+    VoxelMeans,
     estimate_voxel_size,
     isolated_points,
     normals,
@@ -275,3 +276,16 @@ def test_voxel_size_of_real_scans():
         estimate_voxel_size(torch.from_numpy(p["xyz0"]), torch.from_numpy(p["xyz1"])) for p in pairs
     ]
     assert 0.2 < math.prod(street) ** (1 / len(street)) < 0.6
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 17])
+def test_voxels_of_blocks_are_those_of_the_whole(blocks: int) -> None:
+    """In any order of the blocks, and of blocks without points."""
+    points = torch.rand(5000, 3, generator=torch.Generator().manual_seed(0)) * 3 - 1
+    expected = voxel_downsample(points, 0.2)
+    means = VoxelMeans(0.2, points.amin(0), points.amax(0))
+    for block in reversed(points.tensor_split(blocks)):
+        means.add(block)
+        means.add(block[:0])
+    torch.testing.assert_close(means.points(), expected, rtol=0, atol=1e-6)
+    assert len(VoxelMeans(0.2, points[0], points[1]).points()) == 0

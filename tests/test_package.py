@@ -59,7 +59,9 @@ ALLOWED = {
     "errors": "",
     "geometry": "",
     "types": "errors",
+    "motions": "types",
     "compatibility": "",
+    "attempts": "errors geometry types",
     "io": "errors types",
     "simulator": "errors geometry types",
     "network": "compatibility",
@@ -71,18 +73,19 @@ ALLOWED = {
     "estimation": "compatibility geometry voting",
     "weights_file": "errors",
     "pretrained": "errors network voting weights_file",
-    "frames": "errors inputs types",
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs types",
+    "frames": "clouds errors inputs types",
+    "streaming": "clouds errors frames inputs io types",
     "sparse": "backends errors",
     "descriptors": "backends clouds errors inputs io scale sparse weights_file",
     "metrics": "backends errors geometry inputs",
     "timing": "backends",
-    "uncertainty": "backends geometry scale types",
+    "uncertainty": "backends geometry motions scale types",
     "summary": "metrics types uncertainty",
     "figure": "io render types",
-    "matching": "clouds descriptors errors frames inputs scale timing types",
+    "matching": "clouds descriptors errors frames inputs scale streaming timing types",
     "surfaces": "backends matching",
     "refinement": "geometry scale surfaces",
     "constraints": "errors estimation frames geometry inputs matching types",
@@ -96,13 +99,25 @@ ALLOWED = {
         "voting"
     ),
     "registration": (
-        "backends clouds constraints descriptors errors estimation frames inputs matching network "
-        "pretrained recording refinement scale solver surfaces timing types uncertainty "
-        "verification voting"
+        "attempts backends clouds constraints descriptors errors estimation frames inputs matching "
+        "network pretrained recording refinement scale solver streaming surfaces timing types "
+        "uncertainty verification voting"
+    ),
+    "scenes": (
+        "backends clouds constraints descriptors errors frames inputs io matching motions "
+        "pretrained refinement registration scale surfaces types uncertainty"
+    ),
+    "maps": (
+        "attempts clouds descriptors errors frames inputs io matching registration scale scenes "
+        "streaming types weights_file"
+    ),
+    "batch": (
+        "backends constraints descriptors errors frames inputs io matching pretrained registration "
+        "scale streaming types"
     ),
     "__init__": (
-        "clouds descriptors errors estimation geometry io matching metrics network registration "
-        "scale types uncertainty voting"
+        "clouds descriptors errors estimation geometry io maps matching metrics network "
+        "registration scale scenes types uncertainty voting"
     ),
     "export": "errors io network pretrained registration",
     "viewer": "demo errors io pretrained registration render summary types",
@@ -123,8 +138,8 @@ ALLOWED = {
         "render training types voting"
     ),
     "cli": (
-        "backends benchmark clouds demo errors experiments export figure io methods registration "
-        "render summary training types viewer"
+        "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
+        "methods registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }
@@ -363,6 +378,7 @@ VERBS = {
     "Place", "Print", "Put", "Raise", "Read", "Refine", "Register", "Repeat", "Return", "Run",
     "Sample", "Say", "Scan", "Score", "Send", "Set", "Shift", "Show", "Solve", "Spread", "Sum",
     "Summarise", "Take", "Tell", "Thin", "Train", "Turn", "Weigh", "Write", "Yield",
+    "Answer", "Close", "Decide", "End", "Give", "Import", "Look", "Start",
 }  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from vbreg import Registration, Scale, VBReg, demo, descriptors, register, regis
 from vbreg.backends import devices
 from vbreg.backends.cpu import CPUBackend
 from vbreg.clouds import normals, voxel_downsample
+from vbreg.constraints import Constraints
+from vbreg.descriptors import descriptor_named
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.matching import MatchedClouds, describe, match_clouds
@@ -24,14 +26,13 @@ from vbreg.metrics import pose_error
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.recording import max_matches
 from vbreg.registration import (
-    MIRRORED_ODDS,
-    _unless_mirrored,
+    Registrar,
+    Request,
     mirror_image,
     usual_viewpoint,
 )
 from vbreg.scale import PresetName
 from vbreg.solver import Solver
-from vbreg.types import Alternative, Correspondences
 from vbreg.voting import VotingConfig
 
 TAU = 0.10  # metres: the inlier threshold of `make_problem`
@@ -503,6 +504,49 @@ def test_solve_is_the_end_of_register(fast: VBReg) -> None:
     assert parts.points_read is None
 
 
+@pytest.mark.parametrize("together", [1, 2, 16])
+def test_a_batch_gives_what_each_pair_gives(
+    fast: VBReg, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Of any sizes and voxel sizes, in the order given, whatever is solved together."""
+    monkeypatch.setattr(registration, "SOLVED_TOGETHER_CPU", together)
+    pairs = []
+    for seed, (count, size) in enumerate([(900, 0.1), (2000, 0.1), (1500, 0.14)]):
+        clouds = surface(count, seed) + EAST, move(motion(seed), surface(count, seed + 7))
+        ends = [describe(cloud, Scale(size)) for cloud in clouds]
+        pairs.append(match_clouds(*ends, Scale(size)))
+    for found, alone in zip(fast.solve_batch(pairs), map(fast.solve, pairs), strict=True):
+        np.testing.assert_allclose(found.T_target_source, alone.T_target_source, atol=1e-5)
+        np.testing.assert_array_equal(found.inliers, alone.inliers)
+        np.testing.assert_allclose(found.confidence, alone.confidence, atol=1e-4)
+        assert found.success_probability == pytest.approx(alone.success_probability, abs=1e-3)
+        assert found.voxel_size == alone.voxel_size
+        assert found.covariance == pytest.approx(alone.covariance, rel=1e-2, abs=1e-9)
+    assert fast.solve_batch([]) == []
+    with pytest.raises(VBRegError, match="1 constraints for 3 pairs"):
+        fast.solve_batch(pairs, constraints=[None])
+
+
+def test_one_pair_of_several_fails_alone(fast: VBReg) -> None:
+    """A registrar gives errors as results, and the others what `register` gives."""
+    clouds = surface() + EAST, move(motion(1), surface(seed=1))
+    few = np.random.default_rng(0).random((40, 3))
+    requests = [
+        Request.of(*(LocalCloud.of(cloud, "a cloud") for cloud in pair), voxel_size=0.1)
+        for pair in (clouds, (few, few * 100), clouds)
+    ]
+    far = Constraints.of(max_translation=1e-3)
+    requests.append(replace(requests[0], constraints=far))
+    found = Registrar(fast, descriptor_named("learned"))(requests)
+    assert [isinstance(each, VBRegError) for each in found] == [False, True, False, True]
+    alone = register(*clouds, voxel_size=0.1, model=fast)
+    for k in (0, 2):
+        result = found[k]
+        assert isinstance(result, Registration)
+        np.testing.assert_allclose(result.T_target_source, alone.T_target_source, atol=1e-6)
+        assert result.points_read == alone.points_read == (2000, 2000)
+
+
 # --- weights and devices
 
 
@@ -767,15 +811,15 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     """Of an estimated size alone; what is asked for is what is used."""
     source, target, _ = demo.load()
     tried: list[float] = []
-    solve = registration.VBReg.solve
+    solve = registration.VBReg.solve_batch
     trust = {0: 0.2, 1: 0.1, 2: 0.4}
 
-    def solved(self: VBReg, matched: MatchedClouds, **options: Any) -> Registration:
-        tried.append(matched.scale.voxel_size)
+    def solved(self: VBReg, matched: list[MatchedClouds], **options: Any) -> list[Registration]:
+        tried.append(matched[0].scale.voxel_size)
         found = solve(self, matched, **options)
-        return replace(found, success_probability=trust[len(tried) - 1])
+        return [replace(found[0], success_probability=trust[len(tried) - 1])]
 
-    monkeypatch.setattr(registration.VBReg, "solve", solved)
+    monkeypatch.setattr(registration.VBReg, "solve_batch", solved)
     some = source.points[::8], target.points[::8]
     found = registration.register(*some, device="cpu")
     first = tried[0]
@@ -790,51 +834,6 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     trust[0] = 0.98
     registration.register(*some, device="cpu")
     assert tried == [first]
-
-
-def judged(p: float | None, size: float | None = 0.05) -> Registration:
-    """A result with a probability, and a rival with a tenth of it."""
-    ends = np.zeros((4, 3))
-    rivals = () if p is None else (Alternative(np.eye(4), p / 10),)
-    return Registration(
-        T_target_source=np.eye(4),
-        correspondences=Correspondences(ends, ends),
-        inliers=np.ones(4, dtype=bool),
-        confidence=np.ones(4, dtype=np.float32),
-        score=1.0,
-        inlier_rmse=0.0,
-        fixed=True,
-        inlier_threshold=0.1,
-        matches_found=4,
-        backend="plain",
-        voxel_size=size,
-        success_probability=p,
-        alternatives=rivals,
-    )
-
-
-@pytest.mark.parametrize("p", [None, 0.3, 0.98])
-def test_only_what_might_be_wrong_is_looked_at_in_a_mirror(p: float | None) -> None:
-    def never(size: float) -> Registration:
-        raise AssertionError("nobody should ask")
-
-    given = judged(p)
-    assert _unless_mirrored(given, never) is given
-
-
-@pytest.mark.parametrize(("in_mirror", "trusted"), [(0.99, False), (0.02, True)])
-def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
-    in_mirror: float, trusted: bool
-) -> None:
-    found = _unless_mirrored(judged(0.8), lambda size: judged(in_mirror))
-    p, q = found.success_probability, found.mirrored_probability
-    assert p is not None
-    assert q is not None
-    assert (p > 0.75) == trusted
-    odds = 0.8 / 0.2, MIRRORED_ODDS * in_mirror / (1 - in_mirror)
-    assert p / q == pytest.approx(odds[0] / odds[1])
-    assert found.alternatives[0].probability == pytest.approx(p / 10)
-    assert any("mirror image" in reason for reason in found.reasons) != trusted
 
 
 def test_a_mirror_turns_left_to_right_and_keeps_distances() -> None:

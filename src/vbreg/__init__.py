@@ -27,10 +27,20 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
         uncertainty,
         voting,
     )
+    from vbreg.maps import Map
     from vbreg.registration import VBReg, register
     from vbreg.scale import Scale
+    from vbreg.scenes.reconstruction import reconstruct
+    from vbreg.scenes.results import Reconstruction
 else:
-    _WHERE = {"VBReg": "registration", "register": "registration", "Scale": "scale"}
+    _WHERE = {
+        "Map": "maps",
+        "VBReg": "registration",
+        "register": "registration",
+        "Scale": "scale",
+        "reconstruct": "scenes",
+        "Reconstruction": "scenes",
+    }
 
     def __getattr__(name: str) -> object:
         """Load what is heavy when it is first asked for."""
@@ -52,7 +62,9 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "Correspondences",
+    "Map",
     "PointCloud",
+    "Reconstruction",
     "Registration",
     "Scale",
     "VBReg",
@@ -67,6 +79,7 @@ __all__ = [
     "matching",
     "metrics",
     "network",
+    "reconstruct",
     "register",
     "uncertainty",
     "voting",

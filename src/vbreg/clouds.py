@@ -57,7 +57,46 @@ def voxel_index(points: Tensor, voxel_size: float) -> Tensor:
     positive_number(voxel_size, "voxel_size")
     if len(points) == 0:
         return torch.zeros(0, dtype=torch.int64, device=points.device)
-    return torch.unique(_voxel_keys(points, voxel_size), return_inverse=True)[1]
+    key = _voxel_keys(points, voxel_size, points.amin(0), points.amax(0))
+    return torch.unique(key, return_inverse=True)[1]
+
+
+class VoxelMeans:
+    """The mean of the points in each occupied voxel, of points that come block by block.
+
+    It equals `voxel_downsample` of all of them at once, up to the order of summation, and takes
+    the memory of the voxels and of one block.
+    """
+
+    def __init__(self, voxel_size: float, low: Tensor, high: Tensor) -> None:
+        """Take the least and the largest coordinates (3,) of all points that will come."""
+        self.voxel_size = positive_number(voxel_size, "voxel_size")
+        self.low, self.high = low, high
+        self.key = torch.zeros(0, dtype=torch.int64)  # (M,) ascending
+        self.sum = torch.zeros(0, 4, dtype=torch.float64)  # (M, 4) of points, and their number
+
+    def add(self, points: Tensor) -> None:
+        """Take in a block of points (n, 3)."""
+        check_points("points", points)
+        if len(points) == 0:
+            return
+        every = _voxel_keys(points, self.voxel_size, self.low, self.high)
+        key, voxel = torch.unique(every, return_inverse=True)
+        one = torch.ones(len(points), 1, dtype=torch.float64)
+        rows = torch.cat([points.double(), one], dim=1)
+        total = torch.zeros(len(key), 4, dtype=torch.float64).index_add_(0, voxel, rows)
+        at = torch.searchsorted(self.key, key)
+        here = at < len(self.key)
+        known = here.clone()
+        known[here] = self.key[at[here]] == key[here]
+        self.sum.index_add_(0, at[known], total[known])
+        if not bool(known.all()):
+            key, order = torch.cat([self.key, key[~known]]).sort()
+            self.key, self.sum = key, torch.cat([self.sum, total[~known]])[order]
+
+    def points(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the means (M, 3), ordered by voxel."""
+        return (self.sum[:, :3] / self.sum[:, 3:]).to(dtype)
 
 
 def normals(
@@ -232,19 +271,25 @@ def _occupied_cells(points: Tensor, size: float) -> tuple[Tensor, Tensor]:
     return torch.unique((cell * stride).sum(-1)), stride
 
 
-def _voxel_keys(points: Tensor, voxel_size: float) -> Tensor:
-    """Return an integer (N,) per point, equal for points of one voxel, ascending in x, y, z."""
-    low = points.amin(0)
+def _voxel_keys(points: Tensor, voxel_size: float, low: Tensor, high: Tensor) -> Tensor:
+    """Return an integer (N,) per point, equal for points of one voxel, ascending in x, y, z.
+
+    All points lie between low and high (3,).
+    """
+
     # Half a voxel of margin keeps points on a regular lattice away from the voxels' faces.
-    cell = ((points - low) / voxel_size + 0.5).floor()
-    widest = float(cell.amax()) + 1
+    def cells(x: Tensor) -> Tensor:
+        return ((x - low) / voxel_size + 0.5).floor()
+
+    widest = float(cells(high).amax()) + 1
     if widest > MAX_CELLS:
         raise VBRegError(
             f"voxel_size is {voxel_size:g}, but the cloud is {widest:.3g} such voxels wide: "
             f"expected at most {MAX_CELLS}; give a larger voxel_size or drop far outliers"
         )
-    x, y, z = cell.long().unbind(-1)
-    return (x * (y.amax() + 1) + y) * (z.amax() + 1) + z
+    _, ny, nz = (cells(high).long() + 1).unbind(-1)
+    x, y, z = cells(points).long().unbind(-1)
+    return (x * ny + y) * nz + z
 
 
 def _covariances(x: Tensor, neighbors: Neighbors) -> Tensor:

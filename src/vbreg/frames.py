@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vbreg.clouds import voxel_downsample
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
@@ -21,7 +22,7 @@ from vbreg.types import Bool, Float64
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
 STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
 MIN_STRAY_CLOUD = 200  # points, below which nobody can tell
-MAX_SAMPLE = 100_000  # points that suffice to tell a cloud's size
+MAX_SAMPLE = 5_000  # points that suffice to tell a cloud's size
 THOUSAND = (300.0, 3000.0)  # the ratio of millimetres to metres, for clouds that overlap in part
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
@@ -44,12 +45,14 @@ class LocalCloud:
         origin.
         """
         points = load_points(cloud, role)
-        finite = np.isfinite(points).all(axis=1)
-        kept, left_out = points[finite], 0
+        finite, left_out = np.isfinite(points), 0
+        every = finite.all()  # mostly so, and quickly told
+        kept = points if every else points[finite.all(axis=1)]
         if ignore is not None:
-            ignored = ignored_points(ignore, points, role)[finite]
+            ignored = ignored_points(ignore, points, role)
+            ignored = ignored if every else ignored[finite.all(axis=1)]
             kept, left_out = kept[~ignored], int(ignored.sum())
-        strays = _strays(kept)
+        strays = strays_of(kept)
         if strays.any():
             kept = kept[~strays]
             warnings.warn(
@@ -69,6 +72,16 @@ class LocalCloud:
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
+
+    def thinned(self, sizes: Sequence[float], device: torch.device | None = None) -> list[Tensor]:
+        """Return one point (M, 3) a voxel, of every voxel size, on the device."""
+        points = self.points.to(device)
+        return [voxel_downsample(points, size) for size in sizes]
+
+    def multiplied(self, factors: Float64) -> LocalCloud:
+        """Return the cloud with each axis times its factor (3,), about the user's origin."""
+        points = self.points * torch.from_numpy(factors).to(self.points)
+        return replace(self, points=points, origin=self.origin * factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +152,35 @@ class Matches:
         real = torch.from_numpy(mask)
         return Matches(source, target, real, described, (origins[0], origins[1]), unit)
 
+    @staticmethod
+    def padded(problems: Sequence[Matches]) -> Matches:
+        """Make one batch of several problems for a solver, padded to the longest.
+
+        Lengths stay in the thresholds of each, so that a pose goes back to the user through the
+        matches that it was made for: the batch has no origins and the unit 1.
+        """
+        if len(problems) == 1:
+            return problems[0]
+        longest = max(len(each) for each in problems)
+        count = sum(each.problems for each in problems)
+        parts = [
+            each.map(
+                lambda part: torch.cat(
+                    [part, part.new_zeros(len(part), longest - part.shape[1], *part.shape[2:])], 1
+                )
+            )
+            for each in problems
+        ]
+        described = [each.descriptors for each in parts if each.descriptors is not None]
+        return Matches(
+            torch.cat([each.source for each in parts]),
+            torch.cat([each.target for each in parts]),
+            torch.cat([each.mask for each in parts]),
+            torch.cat(described) if described else None,
+            (np.zeros((count, 3)), np.zeros((count, 3))),
+            1.0,
+        )
+
     def __len__(self) -> int:
         """Return N, the number of rows of each problem."""
         return self.mask.shape[1]
@@ -181,7 +223,7 @@ class Matches:
 
 def check_units(source: LocalCloud, target: LocalCloud) -> None:
     """Raise where one cloud is about a thousand times as large as the other."""
-    sizes = [_reach(cloud.points.double().numpy()) for cloud in (source, target)]
+    sizes = [reach_of(cloud.points.double().numpy()) for cloud in (source, target)]
     if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
         larger = "source" if sizes[0] > sizes[1] else "target"
         raise VBRegError(
@@ -191,22 +233,26 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
         )
 
 
-def _reach(points: Float64) -> float:
+def reach_of(points: Float64) -> float:
     """Return the distance from the middle within which nearly all points (N, 3) lie."""
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle = np.median(sample, axis=0)
-    return float(np.quantile(np.linalg.norm(sample - middle, axis=1), NEARLY_ALL))
+    distance = np.linalg.norm(sample - np.median(sample, axis=0), axis=1)
+    return float(np.quantile(distance, NEARLY_ALL))
 
 
-def _strays(points: Float64) -> Bool:
+def strays_of(points: Float64) -> Bool:
     """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
     if len(points) < MIN_STRAY_CLOUD:
         return np.zeros(len(points), dtype=bool)
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle, reach = np.median(sample, axis=0), _reach(points)
+    middle, reach = np.median(sample, axis=0), reach_of(points)
+    most = STRAY_REACH * reach
     with np.errstate(over="ignore"):
-        distance = np.linalg.norm(points - middle, axis=1)
-    return np.asarray(distance > STRAY_REACH * reach) & (reach > 0)
+        # Mostly the box tells that there are none.
+        corner = np.maximum(points.max(axis=0) - middle, middle - points.min(axis=0))
+        if not 0 < most < np.linalg.norm(corner):
+            return np.zeros(len(points), dtype=bool)
+        return np.asarray(np.linalg.norm(points - middle, axis=1) > most)
 
 
 def _check_extent(widest: float, unit: float) -> None:

@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.clouds import estimate_voxel_size, normals, voxel_downsample
+from vbreg.clouds import estimate_voxel_size, normals
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES, Cloud
 from vbreg.scale import Scale
+from vbreg.streaming import local_cloud
 from vbreg.timing import Clock, untimed
 from vbreg.types import Correspondences, Float64
 
@@ -67,6 +68,36 @@ class DescribedCloud:
         normals = None if self.normals is None else self.normals[rows]
         return replace(
             self, points=self.points[rows], normals=normals, descriptors=self.descriptors[rows]
+        )
+
+    def moved(self, T: Float64) -> DescribedCloud:
+        """Return the cloud in the frame into which a pose T (4, 4) takes its own.
+
+        Descriptors say the same in every frame, so they go with their points.
+        """
+        R = torch.from_numpy(T[:3, :3]).to(self.points)
+
+        def turned(part: Tensor) -> Tensor:
+            return part @ R.to(part).T
+
+        return replace(
+            self,
+            points=turned(self.points),
+            normals=None if self.normals is None else turned(self.normals),
+            origin=T[:3, :3] @ self.origin + T[:3, 3],
+            surface=None if self.surface is None else ThinnedSurface(*map(turned, self.surface)),
+        )
+
+    def to(self, device: torch.device) -> DescribedCloud:
+        """Return the cloud on a device."""
+        return replace(
+            self,
+            points=self.points.to(device),
+            normals=None if self.normals is None else self.normals.to(device),
+            descriptors=self.descriptors.to(device),
+            surface=None
+            if self.surface is None
+            else ThinnedSurface(*(part.to(device) for part in self.surface)),
         )
 
 
@@ -132,10 +163,11 @@ def describe(
     the descriptor needs: all of them for FPFH, some for a trained one. Normals point to the
     `viewpoint`: where the sensor was, as a point or 'origin', in the frame of the cloud.
     """
-    local = cloud if isinstance(cloud, LocalCloud) else LocalCloud.of(cloud, "the cloud")
+    local = cloud if isinstance(cloud, LocalCloud) else local_cloud(cloud, "the cloud")
     compute = descriptor_named(descriptor)
     with clock("downsample"):
-        points, detail = thin(local, scale, device), thin_to_detail(local, scale, device)
+        points, detail = local.thinned((scale.voxel_size, scale.detail_size), device)
+        _check_size(points, local, scale)
     return describe_points(
         points,
         local.origin,
@@ -150,7 +182,13 @@ def describe(
 
 def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
     """Return one point (N, 3) a voxel, on the device."""
-    points = voxel_downsample(cloud.points.to(device), scale.voxel_size)
+    points = cloud.thinned((scale.voxel_size,), device)[0]
+    _check_size(points, cloud, scale)
+    return points
+
+
+def _check_size(points: Tensor, cloud: LocalCloud, scale: Scale) -> None:
+    """Raise where a cloud has more points (N, 3) at its working resolution than are matched."""
     if len(points) > MAX_POINTS:
         better = estimate_voxel_size(cloud.points, cloud.points)
         raise VBRegError(
@@ -158,12 +196,11 @@ def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) ->
             f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
             "this cloud)"
         )
-    return points
 
 
 def thin_to_detail(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
     """Return the finer points (F, 3) that show the relief of a surface."""
-    return voxel_downsample(cloud.points.to(device), scale.detail_size)
+    return cloud.thinned((scale.detail_size,), device)[0]
 
 
 def describe_points(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,11 +22,19 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vbreg import pretrained
+from vbreg.attempts import (
+    OTHER_SIZES,
+    at_unknown_scale,
+    may_be_mirrored,
+    more_probable,
+    unless_mirrored,
+    worth_another_size,
+)
 from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints, Gravity
-from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.estimation import Limits, agreement, same_pose
 from vbreg.frames import LocalCloud, Matches, check_units
@@ -46,6 +54,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import (
     MAX_CORRESPONDENCES,
+    DescribedCloud,
     Keypoints,
     MatchedClouds,
     Viewpoint,
@@ -60,11 +69,12 @@ from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.refinement import with_fewer_points
 from vbreg.scale import INLIER_THRESHOLD, VOXEL_SIZES, PresetName, Scale
 from vbreg.solver import Solution, Solver
+from vbreg.streaming import local_cloud
 from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
 from vbreg.types import (
-    LIKELY,
     Alternative,
+    BackendUsed,
     Correspondences,
     Float64,
     Int64,
@@ -84,12 +94,11 @@ from vbreg.verification import (
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
-OTHER_SIZES = (2.0, 0.5)  # of the estimated one, tried where its pose is not trusted
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
-BEYOND_DOUBT = 0.97  # probability from which on nobody asks whether the source is mirrored
-MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
+# Pairs that go through the network together (benchmarks/throughput.py).
+SOLVED_TOGETHER, SOLVED_TOGETHER_CPU = 16, 1
 
 RefineName: TypeAlias = Literal["icp", "none"]
 IgnorePair: TypeAlias = "tuple[Ignore | None, Ignore | None]"  # of source and target
@@ -113,6 +122,7 @@ def register(
     guess: ArrayLike | None = None,
     max_translation: float | None = None,
     max_rotation: float | None = None,
+    max_scale: float | None = None,
     ignore: Ignore | IgnorePair | None = None,
     verify: bool = True,
     refine: RefineName | None = None,
@@ -144,6 +154,8 @@ def register(
     three numbers, or one direction for each scan), and the pose then turns about it alone. The
     middle of the source is at most `max_translation` from where `guess`, a pose (4, 4), puts it,
     and the pose at most `max_rotation` degrees from it; without a guess both count from no motion.
+    With `max_scale` the scale of the source is unknown, up to so many times larger or smaller: it
+    is looked for, and `result.scale` is what the source is multiplied by before it is moved.
     `ignore` leaves points out: a function of points (N, 3) that tells which, for both clouds, or a
     pair of functions, masks (N,) or None.
 
@@ -161,111 +173,243 @@ def register(
     _check_numbers(max_correspondences, viewpoint, voxel_size)
     _check_verification(verify, refine)
     constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
+    _check_max_scale(max_scale, guess, max_translation, verify)
     compute = descriptor_named(descriptor)  # a wrong name is told before any work begins
     clock = Stopwatch(on_stage)
     with clock("prepare"):
         clouds = _local_clouds(source, target, ignore)
     with clock("voxel size"):
-        scale = _choose_scale(voxel_size, preset, *clouds)
-    if viewpoint is None:
-        viewpoint = usual_viewpoint(preset, *clouds)
+        request = Request.of(
+            *clouds,
+            voxel_size=voxel_size,
+            preset=preset,
+            viewpoint=viewpoint,
+            constraints=constraints,
+            max_scale=max_scale,
+            clock=clock,
+        )
     with clock("weights"):
         model = _choose_model(model, weights, device)
-    used, seen_from = model, viewpoint  # decided by now
-    estimated = voxel_size is None and preset is None
+    registrar = Registrar(
+        model, compute, keypoints, matching, max_correspondences, verify, refine, seed
+    )
+    found = registrar([request])[0]
+    if isinstance(found, VBRegError):
+        raise found
+    return found
 
-    def at(scale: Scale, mirrored: bool = False) -> Registration:
-        ends = [(cloud, seen_from) for cloud in clouds]
-        if mirrored:
-            ends[0] = mirror_image(*ends[0])
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One pair that is to be registered, and what was said or found out about it."""
+
+    source: LocalCloud
+    target: LocalCloud
+    scale: Scale
+    estimated: bool  # whether the scale was
+    viewpoint: Viewpoint
+    constraints: Constraints | None
+    max_scale: float | None  # how many times larger or smaller the source may be
+    clock: Stopwatch
+
+    @staticmethod
+    def of(
+        source: LocalCloud,
+        target: LocalCloud,
+        *,
+        voxel_size: float | None = None,
+        preset: PresetName | None = None,
+        viewpoint: Viewpoint | None = None,
+        constraints: Constraints | None = None,
+        max_scale: float | None = None,
+        clock: Stopwatch | None = None,
+    ) -> Request:
+        """Decide what is left open, as `register` says."""
+        unit_of = source if max_scale is None else target  # of clouds in two units, the target's
+        return Request(
+            source,
+            target,
+            _choose_scale(voxel_size, preset, unit_of, target),
+            voxel_size is None and preset is None,
+            usual_viewpoint(preset, source, target) if viewpoint is None else viewpoint,
+            constraints,
+            max_scale,
+            clock or Stopwatch(),
+        )
+
+
+class Look(NamedTuple):
+    """One way to look at a request: at a voxel size, its source multiplied, in a mirror or not."""
+
+    request: Request
+    scale: Scale
+    factor: float = 1.0  # that the source is multiplied by
+    mirrored: bool = False
+
+    def source(self) -> tuple[LocalCloud, Viewpoint]:
+        """Return the source as it is looked at, and where the sensor is then."""
+        cloud, viewpoint = self.request.source, self.request.viewpoint
+        if self.factor != 1.0:
+            cloud = cloud.multiplied(np.full(3, self.factor))
+            if not isinstance(viewpoint, str):
+                viewpoint = self.factor * np.asarray(viewpoint, dtype=np.float64)
+        return mirror_image(cloud, viewpoint) if self.mirrored else (cloud, viewpoint)
+
+
+Describe: TypeAlias = Callable[..., DescribedCloud]  # as `matching.describe`
+
+
+@dataclass(frozen=True, eq=False)
+class Registrar:
+    """Registers any number of pairs in the way that `register` does one, on one device."""
+
+    model: VBReg
+    descriptor: Descriptor
+    keypoints: Keypoints | None = None
+    matching: MatchingName | None = None
+    max_correspondences: int = MAX_CORRESPONDENCES
+    verify: bool = True
+    refine: RefineName | None = None
+    seed: int | None = None
+    describe: Describe = describe  # or what remembers the clouds that it has described
+
+    def __call__(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+        """Return the result of each pair, or the error that it met; the others go on."""
+        found = self._first_results(requests)
+        for factor in OTHER_SIZES:
+            again = [
+                k
+                for k, request in enumerate(requests)
+                if request.estimated and request.max_scale is None and worth_another_size(found[k])
+            ]
+            sizes = [Scale(requests[k].scale.voxel_size * factor) for k in again]
+            looks = [Look(requests[k], size) for k, size in zip(again, sizes, strict=True)]
+            for k, other in zip(again, self._results(looks), strict=True):
+                found[k] = more_probable(found[k], other)
+        doubtful = [k for k, result in enumerate(found) if may_be_mirrored(result)]
+        looks = [
+            Look(requests[k], Scale(result.voxel_size), result.scale, mirrored=True)
+            for k in doubtful
+            if isinstance(result := found[k], Registration) and result.voxel_size is not None
+        ]
+        for k, image in zip(doubtful, self._results(looks), strict=True):
+            found[k] = unless_mirrored(found[k], image)
+        return [
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            for result, clock in zip(found, (request.clock for request in requests), strict=True)
+        ]
+
+    def _first_results(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+        """Return the result of each pair as it is, or at the scale at which it fits best."""
+        known = [k for k, request in enumerate(requests) if request.max_scale is None]
+        results = self._results([Look(requests[k], requests[k].scale) for k in known])
+        found = dict(zip(known, results, strict=True))
+        for k, request in enumerate(requests):
+            if request.max_scale is not None:
+                once = replace(self, describe=_remembering(self.describe, request.target))
+                found[k] = at_unknown_scale(request.max_scale, partial(once._at_factor, request))
+        return [found[k] for k in range(len(requests))]
+
+    def _at_factor(self, request: Request, factor: float) -> Registration | VBRegError:
+        """Return the result with the source multiplied by a factor."""
+        return self._results([Look(request, request.scale, factor)])[0]
+
+    def _results(self, looks: Sequence[Look]) -> list[Registration | VBRegError]:
+        """Return the result of every look, or the error that it met."""
+        found: list[Registration | VBRegError | None] = [None] * len(looks)
+        matched: dict[int, MatchedClouds] = {}
+        for k, look in enumerate(looks):
+            try:
+                matched[k] = self._matched(look)
+            except VBRegError as error:  # too few points or matches, or too many
+                found[k] = error
+        solved = self._solved([looks[k] for k in matched], list(matched.values()))
+        for k, result in zip(matched, solved, strict=True):
+            found[k] = result
+        return [result for result in found if result is not None]
+
+    def _matched(self, look: Look) -> MatchedClouds:
+        request, clock = look.request, look.request.clock
+        ends = look.source(), (request.target, request.viewpoint)
         described = [
-            describe(
+            self.describe(
                 cloud,
-                scale,
-                descriptor=compute,
-                keypoints=keypoints,
+                look.scale,
+                descriptor=self.descriptor,
+                keypoints=self.keypoints,
                 viewpoint=view,
-                device=used.device,
+                device=self.model.device,
                 clock=clock,
             )
             for cloud, view in ends
         ]
         with clock("match"):
-            matched = match_clouds(
+            return match_clouds(
                 described[0],
                 described[1],
-                scale,
-                matching=matching,
-                max_matches=max_correspondences,
+                look.scale,
+                matching=self.matching,
+                max_matches=self.max_correspondences,
             )
-        return used.solve(
-            matched,
-            constraints=None if mirrored else constraints,
-            verify=verify,
-            refine=refine,
-            seed=seed,
-            clock=clock,
-            voxel_size_estimated=estimated,
-            points_read=(clouds[0].count, clouds[1].count),
-            points_dropped=(clouds[0].dropped, clouds[1].dropped),
+
+    def _solved(
+        self, looks: Sequence[Look], matched: Sequence[MatchedClouds]
+    ) -> list[Registration | VBRegError]:
+        """Solve pairs together; where that fails, one by one, so that one fails alone."""
+        if not looks:
+            return []
+        clock = Stopwatch(looks[0].request.clock.on_stage)
+        try:
+            results = self.model.solve_batch(
+                matched,
+                constraints=[None if look.mirrored else look.request.constraints for look in looks],
+                verify=self.verify,
+                refine=self.refine,
+                seed=self.seed,
+                clock=clock,
+            )
+        except VBRegError as error:
+            if len(looks) == 1:
+                return [error]
+            each = zip(looks, matched, strict=True)
+            return [self._solved([look], [pair])[0] for look, pair in each]
+        return [self._completed(look, result) for look, result in zip(looks, results, strict=True)]
+
+    @staticmethod
+    def _completed(look: Look, result: Registration) -> Registration:
+        """Return a result with what only the request knows; its seconds go to the request."""
+        request = look.request
+        for stage, seconds in result.timings.items():
+            request.clock.seconds[stage] = request.clock.seconds.get(stage, 0.0) + seconds
+        source, target = request.source, request.target
+        return replace(
+            result,
+            voxel_size_estimated=request.estimated,
+            points_read=(source.count, target.count),
+            points_dropped=(source.dropped, target.dropped),
+            scale=look.factor,
         )
 
-    found = at(scale)
-    if estimated:
-        found = _at_other_sizes(found, scale, at)
-    return _unless_mirrored(found, lambda size: at(Scale(size), mirrored=True))
 
+def _remembering(describe: Describe, once: LocalCloud) -> Describe:
+    """Return what describes clouds as `describe` does, one of them no more than once."""
+    held: list[DescribedCloud] = []
 
-def _at_other_sizes(
-    found: Registration, scale: Scale, at: Callable[[Scale], Registration]
-) -> Registration:
-    """Try other voxel sizes for a pose that is not trusted, and return the most probable one."""
-    for factor in OTHER_SIZES:
-        if found.success_probability is None or found.success_probability >= LIKELY:
-            break
-        try:
-            other = at(Scale(scale.voxel_size * factor))
-        except VBRegError:  # too few points, or too many
-            continue
-        if (other.success_probability or 0.0) > found.success_probability:
-            found = other
-    return found
+    def described(cloud: LocalCloud, *given: object, **options: object) -> DescribedCloud:
+        if cloud is not once:
+            return describe(cloud, *given, **options)
+        if not held:
+            held.append(describe(cloud, *given, **options))
+        return held[0]
+
+    return described
 
 
 def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:
     """Return a cloud as it is in a mirror, and where the sensor is there."""
     flip = np.array([-1.0, 1.0, 1.0])
-    points = cloud.points * torch.from_numpy(flip).to(cloud.points)
     seen_from = viewpoint if isinstance(viewpoint, str) else np.asarray(viewpoint) * flip
-    return replace(cloud, points=points, origin=cloud.origin * flip), seen_from
-
-
-def _unless_mirrored(
-    found: Registration, in_a_mirror: Callable[[float], Registration]
-) -> Registration:
-    """Doubt a pose that is trusted, but not beyond doubt, if the mirror image fits as well.
-
-    Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
-    mirror image fits in its place, which is worth its time where the pose might be wrong at all.
-    """
-    p, size = found.success_probability, found.voxel_size
-    if p is None or size is None or not LIKELY <= p < BEYOND_DOUBT:
-        return found
-    try:
-        q = in_a_mirror(size).success_probability or 0.0
-    except VBRegError:  # too few matches
-        return found
-    odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
-    none = 1 / (1 + odds + other)  # the share of neither
-    return replace(
-        found,
-        success_probability=odds * none,
-        mirrored_probability=other * none,
-        alternatives=tuple(
-            replace(each, probability=each.probability * odds * none / p)
-            for each in found.alternatives
-        ),
-    )
+    return cloud.multiplied(flip), seen_from
 
 
 class VBReg:
@@ -439,58 +583,132 @@ class VBReg:
         points_dropped: tuple[int, int] = (0, 0),
     ) -> Registration:
         """Find the pose of clouds that are matched already, as `register` does."""
+        found = self.solve_batch(
+            [matched],
+            constraints=[constraints],
+            verify=verify,
+            refine=refine,
+            seed=seed,
+            clock=clock,
+        )[0]
+        return replace(
+            found,
+            voxel_size_estimated=voxel_size_estimated,
+            points_read=points_read,
+            points_dropped=points_dropped,
+        )
+
+    def solve_batch(
+        self,
+        matched: Sequence[MatchedClouds],
+        *,
+        constraints: Sequence[Constraints | None] | None = None,  # one for each pair
+        verify: bool = True,
+        refine: RefineName | None = None,
+        seed: int | None = None,
+        clock: Stopwatch | None = None,
+    ) -> list[Registration]:
+        """Find the poses of several pairs of matched clouds; the results are those of `solve`.
+
+        On a GPU, pairs with about as many matches go through the network and the search together.
+        With a `seed`, and with constraints, every pair is solved by itself. `timings` of a result
+        are its share of the seconds of all.
+        """
         _check_verification(verify, refine)
+        known = [None] * len(matched) if constraints is None else list(constraints)
+        if len(known) != len(matched):
+            raise VBRegError(
+                f"{len(known)} constraints for {len(matched)} pairs: give one for each"
+            )
         clock = clock or Stopwatch()
+        most = self._max_matches()
+        exact = (refine or ("icp" if verify else "none")) == "icp"
+        judge = self._judge or shipped_judge() if verify else None
+        problems = [
+            self._problem(*given, judge, most, clock) for given in zip(matched, known, strict=True)
+        ]
+        for group in self._groups(problems, seed):
+            self._search(group, most, seed, clock)
+        for problem in problems:
+            self._settle(problem, exact, clock)
+        share = clock.seconds
+        if len(problems) > 1:
+            share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
+        return [problem.result(share) for problem in problems]
+
+    def _problem(
+        self,
+        matched: MatchedClouds,
+        constraints: Constraints | None,
+        judge: Judge | None,
+        most: int,
+        clock: Stopwatch,
+    ) -> PairProblem:
+        """Return the matches of a pair that are solved, and what is known of the pose."""
         if constraints is not None:
             with clock("match"):
                 matched = constraints.narrow(matched)
-        most = self._max_matches()
         limited = len(matched.source_index) > most
         if limited:
             count = len(matched.source_index)
-            _warn_of_memory(count, most, "set max_correspondences", stacklevel=4)
+            _warn_of_memory(count, most, "set max_correspondences", stacklevel=6)
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
         surfaces = SurfacePair.of(matched)
-        judge = self._judge or shipped_judge() if verify and surfaces is not None else None
-        solution, backend = self._on_device(
-            matches, seed, clock, most, limits, CANDIDATES if judge else 0
+        return PairProblem(
+            matched, matches, limits, surfaces, judge if surfaces is not None else None, limited
         )
-        exact = (refine or ("icp" if verify else "none")) == "icp"
+
+    def _groups(
+        self, problems: Sequence[PairProblem], seed: int | None
+    ) -> Iterator[list[PairProblem]]:
+        """Yield problems that are solved together: with and without a judge, of similar sizes."""
+        alone = [p for p in problems if p.limits is not None or seed is not None]
+        yield from ([problem] for problem in alone)
+        together = devices.chunk_size(self.device, cpu=SOLVED_TOGETHER_CPU, gpu=SOLVED_TOGETHER)
+        for judged in (True, False):
+            rest = [
+                p
+                for p in problems
+                if p.limits is None and seed is None and (p.judge is not None) == judged
+            ]
+            rest.sort(key=lambda problem: len(problem.matches), reverse=True)
+            while rest:
+                # Powers of two, so that few recordings of a GPU serve batches of any length.
+                count = min(together, 1 << (len(rest).bit_length() - 1))
+                yield rest[:count]
+                rest = rest[count:]
+
+    def _search(
+        self, group: Sequence[PairProblem], most: int, seed: int | None, clock: Stopwatch
+    ) -> None:
+        """Let matches choose a pose and candidates for each problem of a group."""
+        first = group[0]
+        solution, backend = self._on_device(
+            Matches.padded([problem.matches for problem in group]),
+            seed,
+            clock,
+            most,
+            first.limits,
+            CANDIDATES if first.judge else 0,
+        )
+        for b, problem in enumerate(group):
+            problem.solution = solution.problem(b, len(problem.matches))
+            problem.backend = backend
+
+    def _settle(self, problem: PairProblem, exact: bool, clock: Stopwatch) -> None:
+        """Let the clouds choose and refine the pose of a problem, and say how far to trust it."""
+        solution, matches = problem.solution, problem.matches
+        assert solution is not None
         found = Chosen.of(solution)
-        if surfaces is not None:
-            found = self._on_clouds(found, judge, matched, surfaces, solution, limits, exact, clock)
+        if problem.surfaces is not None:
+            found = self._on_clouds(found, problem, problem.surfaces, solution, exact, clock)
         with clock("uncertainty"):
-            shared = _doubt_of_surfaces(matched, matches.in_unit(found.T[None])[0])
+            shared = _doubt_of_surfaces(problem.matched, matches.in_unit(found.T[None])[0])
             if shared is not None and shared.free_directions:
                 found = found.doubted(FREE_ODDS)
-        ends = matches.source, matches.target, matches.mask
-        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
-        return Registration(
-            T_target_source=matches.to_user(found.T[None])[0],
-            correspondences=matched.correspondences,
-            inliers=inliers[0].numpy(),
-            confidence=solution.confidence[0].numpy(),
-            score=float(score[0]),
-            inlier_rmse=float(rmse[0]) * matches.unit,
-            fixed=found.determined,
-            inlier_threshold=matches.unit,
-            matches_found=matched.matches_found,
-            backend=backend,
-            memory_limited=limited,
-            voxel_size=matched.scale.voxel_size,
-            voxel_size_estimated=voxel_size_estimated,
-            points_read=points_read,
-            points_dropped=points_dropped,
-            timings=clock.seconds,
-            doubt=shared or uncertainty_of_inliers,
-            success_probability=found.probability,
-            overlap=found.overlap,
-            alternatives=tuple(
-                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
-            ),
-        )
+        problem.chosen, problem.doubt = found, shared
 
     def votes(self, result: Registration) -> Votes:
         """Return the seeds of the search for a pose, and the matches that went with each.
@@ -512,11 +730,9 @@ class VBReg:
     def _on_clouds(
         self,
         found: Chosen,
-        judge: Judge | None,
-        matched: MatchedClouds,
+        problem: PairProblem,
         surfaces: SurfacePair,
         solution: Solution,
-        limits: Limits | None,
         exact: bool,
         clock: Stopwatch,
     ) -> Chosen:
@@ -524,6 +740,7 @@ class VBReg:
 
         Without candidates nothing is probable.
         """
+        judge, limits = problem.judge, problem.limits
         if judge is None:
             if not exact:
                 return found
@@ -532,7 +749,7 @@ class VBReg:
         if not bool((solution.candidate_score >= 0).any()):
             return found._replace(probability=0.0, overlap=0.0)
         with clock("verify"):
-            question = Question.of(matched, surfaces, solution)
+            question = Question.of(problem.matched, surfaces, solution)
             verdict = self._asks(judge, question, limits, exact)
             return Chosen.of_verdict(verdict, solution.candidates[0])
 
@@ -618,12 +835,80 @@ class Chosen(NamedTuple):
         return self._replace(probability=less(self.probability), others=others)
 
 
+@dataclass(eq=False)
+class PairProblem:
+    """One pair of `solve_batch` on its way from matches to a pose."""
+
+    matched: MatchedClouds
+    matches: Matches  # the same as a solver takes them
+    limits: Limits | None
+    surfaces: SurfacePair | None  # None where clouds were described elsewhere
+    judge: Judge | None  # None where the matches alone decide
+    memory_limited: bool
+    solution: Solution | None = None  # what the search found,
+    backend: BackendUsed = "plain"  # and what ran it
+    chosen: Chosen | None = None  # what the clouds made of it
+    doubt: Uncertainty | None = None
+
+    def result(self, timings: Mapping[str, float]) -> Registration:
+        """Return what users are given once everything is known."""
+        matches, found, solution = self.matches, self.chosen, self.solution
+        assert found is not None
+        assert solution is not None
+        ends = matches.source, matches.target, matches.mask
+        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
+        return Registration(
+            T_target_source=matches.to_user(found.T[None])[0],
+            correspondences=self.matched.correspondences,
+            inliers=inliers[0].numpy(),
+            confidence=solution.confidence[0].numpy(),
+            score=float(score[0]),
+            inlier_rmse=float(rmse[0]) * matches.unit,
+            fixed=found.determined,
+            inlier_threshold=matches.unit,
+            matches_found=self.matched.matches_found,
+            backend=self.backend,
+            memory_limited=self.memory_limited,
+            voxel_size=self.matched.scale.voxel_size,
+            timings=timings,
+            doubt=self.doubt or uncertainty_of_inliers,
+            success_probability=found.probability,
+            overlap=found.overlap,
+            alternatives=tuple(
+                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
+            ),
+        )
+
+
 def _check_verification(verify: object, refine: object) -> None:
     """Raise where an option of the verification is of a wrong type."""
     if not isinstance(verify, bool | np.bool_):
         raise VBRegError(f"verify {verify!r}: expected True or False")
     if refine is not None:
         check_choice(refine, "refine", get_args(RefineName))
+
+
+def _check_max_scale(
+    max_scale: object, guess: object, max_translation: object, verify: object
+) -> None:
+    """Raise where an unknown scale is asked for and could not be found."""
+    if max_scale is None:
+        return
+    if positive_number(max_scale, "max_scale") <= 1.0:
+        raise VBRegError(
+            f"max_scale {max_scale!r}: expected a number above 1, say 2 where the source may be "
+            "half or twice as large as it should be"
+        )
+    if guess is not None or max_translation is not None:
+        raise VBRegError(
+            "max_scale with a guess or max_translation: where the source is says nothing while its "
+            "scale is unknown; leave one of them out (gravity and max_rotation do go with it)"
+        )
+    if not verify:
+        raise VBRegError(
+            "max_scale with verify=False: scales are chosen by how probable their poses are; leave "
+            "one of them out"
+        )
 
 
 def _check_options(
@@ -704,7 +989,7 @@ def _local_clouds(
 ) -> tuple[LocalCloud, LocalCloud]:
     """Move both clouds to their middles, without the points to ignore."""
     pair = ignore if isinstance(ignore, tuple) and len(ignore) == 2 else (ignore, ignore)
-    return LocalCloud.of(source, "source", pair[0]), LocalCloud.of(target, "target", pair[1])
+    return local_cloud(source, "source", pair[0]), local_cloud(target, "target", pair[1])
 
 
 def _choose_scale(

@@ -44,6 +44,15 @@ class Solution(NamedTuple):
     candidate_score: Tensor  # (B, C) weighted by crowds; -1 where there is no such candidate
     crowd: Tensor  # (B, N) these weights
 
+    def problem(self, b: int, rows: int) -> Solution:
+        """Return the solution of one problem of a batch, without the rows that were padded."""
+        one = Solution(*(part[b : b + 1] for part in self))
+        return one._replace(
+            inliers=one.inliers[:, :rows],
+            confidence=one.confidence[:, :rows],
+            crowd=one.crowd[:, :rows],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Solver:

@@ -26,6 +26,7 @@ def as_json(
         "source": str(source),
         "target": str(target),
         "T_target_source": T.tolist(),
+        "scale": result.scale,
         "success_probability": result.success_probability,
         "mirrored_probability": result.mirrored_probability,
         "verdict": result.verdict,

@@ -50,16 +50,17 @@ class PointCloud:
         return PointCloud(self.points[rows], attributes, crs=self.crs)
 
     def transformed(self, T: Float64) -> PointCloud:
-        """Return the cloud moved by a pose T (4, 4), computed in float64.
+        """Return the cloud moved by a pose T (4, 4), which may scale, computed in float64.
 
         Normals (nx, ny, nz) turn with it; other attributes, faces and points that are not finite
         stay as they are. The reference system is left out, since the cloud is in another frame now.
         """
         R, t = T[:3, :3], T[:3, 3]
+        size = float(np.cbrt(np.linalg.det(R)))
         attributes = dict(self.attributes)
         names = [next((n for n in attributes if n.lower() == axis), "") for axis in NORMAL_NAMES]
         if all(names):
-            turned = np.stack([attributes[name] for name in names], axis=1) @ R.T
+            turned = np.stack([attributes[name] for name in names], axis=1) @ (R / size).T
             for name, column in zip(names, turned.T, strict=True):
                 attributes[name] = column.astype(attributes[name].dtype)
         return PointCloud(_moved(self.points, R, t), attributes, self.faces, self.grid)
@@ -155,10 +156,18 @@ class Registration:
     mirrored_probability: float | None = None
     overlap: float | None = None  # share of both clouds that lands on the other, where judged
     alternatives: tuple[Alternative, ...] = ()  # the most probable first
+    # What the source is multiplied by before the pose is applied. Its points among the
+    # correspondences are multiplied already.
+    scale: float = 1.0
 
     @cached_property
     def _uncertainty(self) -> Uncertainty | None:
         return self.doubt(self) if callable(self.doubt) else self.doubt
+
+    @property
+    def similarity(self) -> Float64:
+        """The motion (4, 4) that maps source points into the target's frame, with its scale."""
+        return self.T_target_source @ np.diag([self.scale] * 3 + [1.0])
 
     @property
     def covariance(self) -> Float64 | None:
@@ -214,10 +223,10 @@ class Registration:
         cloud or a mesh of Open3D gives a moved copy of its own kind.
         """
         if isinstance(cloud, PointCloud):
-            return cloud.transformed(self.T_target_source)
+            return cloud.transformed(self.similarity)
         if type(cloud).__module__.startswith("open3d."):
             copied: Any = copy(cloud)
-            return copied.transform(self.T_target_source)
+            return copied.transform(self.similarity)
         given = getattr(cloud, "points", cloud)
         if hasattr(given, "detach"):  # a tensor of any device
             given = given.detach().cpu()
@@ -230,17 +239,18 @@ class Registration:
             ) from error
         if given.ndim != 2 or given.shape[1] != 3:
             raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
-        return _moved(given, self.T_target_source[:3, :3], self.T_target_source[:3, 3])
+        return _moved(given, self.similarity[:3, :3], self.similarity[:3, 3])
 
     def __repr__(self) -> str:
         cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)
         length = np.linalg.norm(self.T_target_source[:3, 3])
         judged = self.success_probability
         right = "" if judged is None else f"right with {100 * judged:.0f} %, "
+        scaled = "" if self.scale == 1.0 else f"scale {self.scale:.4g}, "
         return (
             f"Registration(rotation {np.degrees(np.arccos(cosine)):.2f} deg, translation "
-            f"{length:.4g}, {right}{self.inlier_count} of {len(self.correspondences)} matches "
-            f"agree, score {self.score:.3f}, determined {self.determined})"
+            f"{length:.4g}, {scaled}{right}{self.inlier_count} of {len(self.correspondences)} "
+            f"matches agree, score {self.score:.3f}, determined {self.determined})"
         )
 
 

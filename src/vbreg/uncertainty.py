@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from vbreg.backends.neighbors import Searchable
-from vbreg.geometry import apply, cross_matrix
+from vbreg.geometry import apply
+from vbreg.motions import adjoint as adjoint  # it goes with a covariance
+from vbreg.motions import cross_matrix, small_motion
 from vbreg.scale import Scale
 from vbreg.types import Float64, FreeDirection, Registration, Uncertainty
 
@@ -143,29 +144,8 @@ def moved_to(covariance: Float64, point: Float64) -> Float64:
     It says how far the pose moves what lies at that point (3,).
     """
     shift = np.eye(6)
-    shift[3:, :3] = -_cross(point)
+    shift[3:, :3] = -cross_matrix(point)
     return np.asarray(shift @ covariance @ shift.T)
-
-
-def adjoint(T_a_b: Float64) -> Float64:
-    """Return the (6, 6) that takes small motions (omega, v) of frame b into frame a."""
-    R = T_a_b[:3, :3]
-    A = np.zeros((6, 6))
-    A[:3, :3] = A[3:, 3:] = R
-    A[3:, :3] = _cross(T_a_b[:3, 3]) @ R
-    return A
-
-
-def small_motion(T_truth: Float64, T_estimate: Float64) -> Float64:
-    """Return the (omega, v) with exp((omega, v)^) T_estimate = T_truth: the error of a pose."""
-    T = T_truth @ np.linalg.inv(T_estimate)
-    omega = Rotation.from_matrix(T[:3, :3]).as_rotvec()
-    angle = float(np.linalg.norm(omega))
-    W = _cross(omega)
-    # sinc is 1 at 0; what multiplies W^2 tends to 1/12.
-    half = np.sinc(angle / (2 * np.pi))
-    rest = (1 - np.cos(angle / 2) / half) / angle**2 if angle > 1e-4 else 1 / 12
-    return np.concatenate([omega, (np.eye(3) - W / 2 + rest * W @ W) @ T[:3, 3]])
 
 
 def normalised_error(T_truth: Float64, T_estimate: Float64, covariance: Float64) -> float:
@@ -215,8 +195,3 @@ def _triple(v: Float64) -> tuple[float, float, float]:
     """Return Python's own numbers."""
     x, y, z = map(float, v)
     return x, y, z
-
-
-def _cross(v: Float64) -> Float64:
-    """Return the matrix of the cross product with v."""
-    return cross_matrix(torch.from_numpy(np.ascontiguousarray(v))).numpy()

@@ -13,6 +13,7 @@ from torch import Tensor
 from vbreg.backends import neighbors
 from vbreg.backends.neighbors import (
     Searchable,
+    distances_radius_knn,
     grid_radius_knn,
     nearest_by_distances,
     radius_knn,
@@ -60,6 +61,34 @@ def test_equals_the_naive_search(search, dtype, n, m, k, radius, seed):
         assert torch.equal(index, expected_index)
     away = (queries[:, None] - points[index]).square().sum(-1)
     torch.testing.assert_close(away[valid], d2[valid])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 80),
+    m=st.integers(1, 40),
+    k=st.integers(1, 20),
+    radius=st.floats(0.01, 3.0),
+    seed=st.integers(0, 1000),
+)
+def test_all_distances_equal_the_grid(n, m, k, radius, seed):
+    generator = torch.Generator().manual_seed(seed)
+    # Sixteenths, of which nothing is rounded: many at the same distance, the first comes first.
+    points, queries = (
+        torch.randint(-8, 24, (count, 3), generator=generator) / 16 for count in (n, m)
+    )
+    k = min(k, n)
+    found = distances_radius_knn(points, queries, radius, k)
+    for got, expected in zip(found, grid_radius_knn(points, queries, radius, k), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_all_distances_in_small_chunks_give_the_same(monkeypatch):
+    points = cloud(300, dtype=torch.float32)
+    whole = distances_radius_knn(points, points, 0.3, 12)
+    monkeypatch.setattr(neighbors, "MAX_KEYS", 700)
+    for got, expected in zip(distances_radius_knn(points, points, 0.3, 12), whole, strict=True):
+        assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)

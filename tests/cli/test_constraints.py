@@ -60,3 +60,11 @@ def test_what_is_no_guess_is_one_line(
     missing = run("register", *clouds, "--guess", tmp_path / "none.txt")
     assert_one_line(missing, "none.txt", "no such file")
     assert search.options is None
+
+
+def test_an_unknown_scale_goes_to_the_search(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    assert run("register", *clouds, "--max-scale", "2").code == 0
+    assert search.options is not None
+    assert search.options["max_scale"] == 2.0

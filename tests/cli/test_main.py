@@ -15,7 +15,7 @@ from tests.cli.helpers import Outcome, Run, Search, assert_one_line
 from vbreg import cli, io
 
 VERBS = (
-    *("register", "view", "transform", "info", "demo", "formats"),
+    *("register", "reconstruct", "view", "transform", "info", "demo", "formats"),
     *("train", "methods", "benchmark", "experiment"),
 )
 PROGRAMS = {"vbreg", "torchrun", "tensorboard"}  # that examples begin with

@@ -43,6 +43,31 @@ def test_every_benchmark_says_how_it_is_used(
     assert capsys.readouterr().out.startswith(f"usage: {name}")
 
 
+def test_many_pairs_are_estimated_from_what_was_measured() -> None:
+    """Twice the workers, half the hours; the money does not change."""
+    throughput = load("benchmarks/throughput.py")
+    stages = {"match a pair": 0.1, "read a cloud": 0.5, "describe a cloud": 1.5}
+    stages["bytes a cloud"] = 1e6
+    batches = [
+        {"judged": True, "together": 1, "seconds a pair": 0.9},
+        {"judged": True, "together": 4, "seconds a pair": 0.7},
+        {"judged": False, "together": 1, "seconds a pair": 0.1},
+    ]
+    found = {"stages": stages, "batches": batches, "tables": [{"bytes a row": 500.0}]}
+    found["solved together"] = 1
+    given = ["--total", "3600000", "--pairs-a-cloud", "10", "--reads", "1", "--price", "2"]
+    one, two = (
+        throughput.estimate(found, throughput._parser().parse_args([*given, "--cluster", n]))
+        for n in ("100", "200")
+    )
+    assert one["worker hours"] == pytest.approx(1000 + 200)  # a second a pair, two a cloud
+    assert one["hours"] == pytest.approx(12)
+    assert two["hours"] == pytest.approx(6)
+    assert one["cost"] == two["cost"] == pytest.approx(2400)
+    assert one["network GB"] == one["storage of clouds GB"] == pytest.approx(360)
+    assert one["storage of the table GB"] == pytest.approx(1.8)
+
+
 def test_speed_is_measured_and_written(
     speed: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -180,3 +181,24 @@ def _status(name: str) -> float:
         if line.startswith(name):
             return float(line.split()[1]) / 1024
     return float("nan")
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def for_workers(device: str, workers: int | None) -> list[str]:
+    """Return the device of every worker process on this machine.
+
+    That is every GPU for 'auto' where there are some, or the one that is named; on a CPU, as many
+    times 'cpu' as there are cores. `workers` go to the GPUs in turn.
+    """
+    chosen = choose_device(device)
+    if not is_gpu(chosen):
+        return ["cpu"] * (workers or _cores())
+    if chosen.index is not None:
+        return [str(chosen)] * (workers or 1)
+    names = [f"cuda:{k}" for k in range(torch.cuda.device_count())]
+    return [names[k % len(names)] for k in range(workers or len(names))]

@@ -26,6 +26,8 @@ Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), val
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
 MAX_DISTANCES = 2**26  # held at a time by a GPU: a quarter of a GB, or half in float64
+MAX_COMPARED = 2**27  # pairs of points and queries, up to which all distances beat the grid
+MAX_KEYS = 2**25  # of distance and index, held at a time: a quarter of a GB
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -54,8 +56,10 @@ def radius_knn(
     k = min(max_neighbors, len(points))
     if k == 0 or len(queries) == 0:
         return _no_neighbors(queries, k)
-    search = tree_radius_knn if is_cpu(points.device) else grid_radius_knn
-    return search(points, queries, radius, k)
+    if is_cpu(points.device):
+        return tree_radius_knn(points, queries, radius, k)
+    few = len(points) * len(queries) <= MAX_COMPARED and points.dtype == torch.float32
+    return (distances_radius_knn if few else grid_radius_knn)(points, queries, radius, k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +140,24 @@ def _ask(tree: cKDTree, queries: Tensor, radius: float, k: int) -> Neighbors:
     distance2 = torch.from_numpy(distance).square_().to(queries.dtype)  # (M, k)
     valid = torch.isfinite(distance2)
     return torch.from_numpy(index).long().masked_fill_(~valid, 0), distance2, valid
+
+
+def distances_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
+    """Compute `radius_knn` for k <= N by all distances, of float32; ties go to the lowest index."""
+    parts = []
+    number = torch.arange(len(points), device=points.device)
+    for some in queries.split(max(1, MAX_KEYS // len(points))):
+        distance2 = points.new_zeros(len(some), len(points))
+        for x, y in zip(some.split(1, dim=-1), points.unbind(-1), strict=True):
+            distance2.add_((x - y).square_())
+        # A positive float is ordered as its bits are, so that one number holds distance and index.
+        key = (distance2.view(torch.int32).long() << 32) | number
+        parts.append(key.topk(k, largest=False).values)
+    nearest = torch.cat(parts)
+    distance2 = (nearest >> 32).int().view(torch.float32)
+    valid = distance2 <= radius * radius
+    index = (nearest & (2**32 - 1)).masked_fill(~valid, 0)
+    return index, distance2.masked_fill(~valid, math.inf), valid
 
 
 def grid_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:

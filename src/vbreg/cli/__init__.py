@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from vbreg.cli import (
+    batch,
     benchmark,
     demo,
     experiment,
@@ -18,6 +19,7 @@ from vbreg.cli import (
     formats,
     info,
     methods,
+    reconstruct,
     register,
     train,
     transform,
@@ -25,12 +27,15 @@ from vbreg.cli import (
 )
 from vbreg.cli.app import app
 from vbreg.cli.console import allow_any_text, complain, forget_stdout
+from vbreg.cli.map import map_app
 from vbreg.errors import VBRegError
 
 # Registered here and not by a decorator in each file, so that `vbreg --help` lists the verbs in
 # this order whatever the order of the imports.
 for _verb, _examples in (
     (register.register, register.EXAMPLES),
+    (reconstruct.reconstruct, reconstruct.EXAMPLES),
+    (batch.batch, batch.EXAMPLES),
     (view.view, view.EXAMPLES),
     (transform.transform, transform.EXAMPLES),
     (info.info, info.EXAMPLES),
@@ -43,6 +48,7 @@ for _verb, _examples in (
     (experiment.experiment, experiment.EXAMPLES),
 ):
     app.command(epilog=_examples)(_verb)
+app.add_typer(map_app, name="map")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -39,6 +39,14 @@ MaxRotationOption = Annotated[
     float | None,
     typer.Option(metavar="DEGREES", help="How far SOURCE may be turned from the guess, or at all."),
 ]
+MaxScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="FACTOR",
+        help="SOURCE may be so many times larger or smaller than TARGET: its scale is looked for, "
+        "which takes many times as long.",
+    ),
+]
 
 
 def gravity_of(

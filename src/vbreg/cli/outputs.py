@@ -38,6 +38,14 @@ class Aligned:
     timings: Mapping[str, float]
     warnings: Sequence[str]
 
+    @property
+    def shown(self) -> tuple[PointCloud, Registration]:
+        """The source in the unit of the target, and the pose of that."""
+        if self.result.scale == 1.0:
+            return self.cloud, self.result
+        scaling = np.diag([self.result.scale] * 3 + [1.0])
+        return self.cloud.transformed(scaling), replace(self.result, scale=1.0)
+
 
 @dataclass(frozen=True)
 class Making:
@@ -79,6 +87,11 @@ class Outputs:
             return self.output
         written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
         return self.output / (path.name if written else f"{path.name}.ply")
+
+    @property
+    def need_clouds(self) -> bool:
+        """Whether clouds are written or drawn, for which all their points are read."""
+        return any((self.output, self.merge, self.picture, self.figure, self.report))
 
     @property
     def prints(self) -> bool:
@@ -135,7 +148,8 @@ def write_pictures(outputs: Outputs, aligned: Aligned, target: Path, cloud: Poin
     from vbreg.figure import draw_figure
     from vbreg.render import before_after
 
-    pair, result = (aligned.cloud.points, cloud.points), aligned.result
+    source, result = aligned.shown
+    pair = source.points, cloud.points
     title = f"{aligned.path.name} to {target.name}"
     jobs: list[tuple[Path, Callable[[], object]]] = []
     if (picture := outputs.picture) is not None:
@@ -155,11 +169,12 @@ def write_report(
         return True
 
     def write() -> None:
+        source, result = aligned.shown
         scene = viewer.ShownPair(
-            aligned.cloud,
+            source,
             cloud,
-            aligned.result,
-            viewer.votes_of(aligned.result, making.weights, making.device),
+            result,
+            viewer.votes_of(result, making.weights, making.device),
             as_json(aligned.result, aligned.timings, aligned.path, target, aligned.warnings),
             (aligned.path.name, target.name),
             making.command,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from vbreg.cli.app import (
@@ -24,6 +25,7 @@ from vbreg.cli.constraints import (
     GravityOption,
     GuessOption,
     MaxRotationOption,
+    MaxScaleOption,
     MaxTranslationOption,
     gravity_of,
     guess_of,
@@ -197,6 +199,7 @@ def register(
     guess: GuessOption = None,
     max_translation: MaxTranslationOption = None,
     max_rotation: MaxRotationOption = None,
+    max_scale: MaxScaleOption = None,
     verify: VerifyOption = True,
     refine: RefineOption = None,
     min_probability: MinProbabilityOption = None,
@@ -213,7 +216,7 @@ def register(
         "weights": weights,
         "descriptor": descriptor,
         "device": device,
-        "keypoints": _count(keypoints),
+        "keypoints": count_of(keypoints),
         "matching": matching,
         "viewpoint": viewpoint_of(viewpoint),
         "max_correspondences": max_correspondences,
@@ -221,6 +224,7 @@ def register(
         "guess": guess_of(guess),
         "max_translation": max_translation,
         "max_rotation": max_rotation,
+        "max_scale": max_scale,
         "verify": verify,
         "refine": refine,
         "seed": seed,
@@ -236,7 +240,7 @@ def register(
     found, failed, improbable = [], False, False
     with progress(quiet) as stage:
         stage("start torch")
-        run = _Run(stage, crops, remove_outliers, options)
+        run = _Run(stage, crops, remove_outliers, options, outputs.need_clouds)
         whole, prepared, seconds = run.read(target, "target")
         for path in source:
             try:
@@ -291,21 +295,29 @@ class _Run:
     crops: Sequence[Crop]
     remove_outliers: bool
     options: Mapping[str, Any]
+    need_clouds: bool  # all points of them
 
     def read(
         self, path: Path, role: Literal["source", "target"]
-    ) -> tuple[PointCloud, PointCloud, float]:
-        """Return a cloud, the part of it to register, and the seconds to read the file."""
-        from vbreg import io
+    ) -> tuple[PointCloud, PointCloud | Path, float]:
+        """Return a cloud, the part of it to register, and the seconds to read the file.
+
+        A large file of which nobody needs every point is registered from where it lies.
+        """
+        from vbreg import io, streaming
 
         self.stage(f"read {path.name}")
+        if not (self.need_clouds or self.crops or self.remove_outliers):
+            io.check_readable(path)
+            if streaming.is_large(path):
+                return PointCloud(np.empty((0, 3))), path, 0.0
         start = time.perf_counter()
         cloud = io.read(path)
         seconds = time.perf_counter() - start
         part = cropped(cloud, role, self.crops)
         return cloud, without_outliers(part) if self.remove_outliers else part, seconds
 
-    def align(self, path: Path, target: PointCloud, target_seconds: float) -> Aligned:
+    def align(self, path: Path, target: PointCloud | Path, target_seconds: float) -> Aligned:
         """Register one source, and collect the warnings on the way."""
         from vbreg import registration
 
@@ -316,7 +328,7 @@ class _Run:
         return Aligned(path, cloud, result, timings, [*said, *_doubts(result)])
 
 
-def _count(text: str | None) -> int | Literal["all"] | None:
+def count_of(text: str | None) -> int | Literal["all"] | None:
     """Return the number of keypoints that is meant."""
     if text is None or text == "all":
         return "all" if text else None

@@ -27,7 +27,8 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
     angle, length = pose_difference(T, np.eye(4))
     origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
     console.print(Text("T_target_source", style="bold"), end=" ")
-    console.print("maps SOURCE points into TARGET's frame")
+    scaled = "" if result.scale == 1.0 else f", multiplied by {result.scale:.6g},"
+    console.print(f"maps SOURCE points{scaled} into TARGET's frame")
     console.print(Text(_matrix(T), style="cyan"), soft_wrap=True)
     if result.success_probability is not None:
         print_row(console, "verdict", result.verdict)

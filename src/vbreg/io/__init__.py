@@ -12,15 +12,26 @@ from vbreg.io.described import (
     read_described_pair,
     read_descriptors,
 )
-from vbreg.io.formats import FORMATS, Coordinates, Format, check_readable, read, write
+from vbreg.io.formats import (
+    FORMATS,
+    Coordinates,
+    Format,
+    check_readable,
+    read,
+    read_blocks,
+    streams,
+    write,
+)
 from vbreg.io.open3d_clouds import from_open3d, to_open3d
 from vbreg.io.pickles import read_pickle
 from vbreg.io.poses import read_pose
+from vbreg.io.trajectories import MeasuredPose, write_g2o, write_tum
 
 __all__ = [
     "FORMATS",
     "Coordinates",
     "Format",
+    "MeasuredPose",
     "StoredCloud",
     "atomic_path",
     "check_readable",
@@ -28,10 +39,14 @@ __all__ = [
     "from_open3d",
     "read",
     "read_arrays",
+    "read_blocks",
     "read_described_pair",
     "read_descriptors",
     "read_pickle",
     "read_pose",
+    "streams",
     "to_open3d",
     "write",
+    "write_g2o",
+    "write_tum",
 ]

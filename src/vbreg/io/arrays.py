@@ -18,12 +18,15 @@ from vbreg.io.columns import (
     check_file,
     cloud_from_columns,
     cloud_from_rows,
+    find_axes,
+    is_transposed,
     native_copy,
+    point_blocks,
     problem,
     read_bytes,
 )
 from vbreg.io.names import usual_names
-from vbreg.types import PointCloud
+from vbreg.types import Float64, PointCloud
 
 POINT_KEYS = ("pcd", "points", "xyz", "arr_0")  # the last is what numpy calls an unnamed one
 MAX_RATIO = 30  # of the size of the arrays to that of the compressed file; 5 is much already
@@ -46,6 +49,29 @@ def read_npy(path: Path) -> PointCloud:
         numbers = {name: column for name, column in fields.items() if column.dtype.kind in "biuf"}
         return cloud_from_columns(path, numbers)
     return cloud_from_rows(path, array)
+
+
+def npy_blocks(path: Path, rows: int) -> Iterator[Float64] | None:
+    """Return what yields the points, so many rows at a time; None where columns lie together."""
+    check_file(path)
+    with path.open("rb") as file:
+        header = _header(path, "the file", file.read(_MAX_HEADER))
+    record, shape = header.dtype, header.shape
+    if record.names is not None and len(shape) == 1:
+        numbers = [name for name in record.names if record[name].kind in "biuf"]
+        axes = find_axes(numbers)
+        plain = not record.hasobject
+    else:
+        axes = ["x", "y", "z"]
+        plain = len(shape) == 2 and shape[1] >= 3 and record.kind in "iuf"
+        plain = plain and not header.fortran_order and not is_transposed(shape)
+        if plain:
+            names = [*axes, *(f"column_{k}" for k in range(3, shape[1]))]
+            record = np.dtype([(name, record) for name in names])
+    size = path.stat().st_size - header.offset
+    if not plain or axes is None or not shape[0] or shape[0] * record.itemsize != size:
+        return None  # reading all of it tells what is wrong, if something is
+    return point_blocks(path, header.offset, record, axes, shape[0], rows)
 
 
 def write_npy(path: Path, cloud: PointCloud) -> list[str]:

@@ -10,8 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError
 from vbreg.io.columns import problem
-from vbreg.types import PointCloud
+from vbreg.types import Float64, PointCloud
 
 _SECONDS = 60.0  # that a decoder always has,
 _BYTES_PER_SECOND = 200_000  # and what it reads at the least beyond
@@ -35,12 +35,29 @@ def decode_in_child(path: Path, module: str, limit: int, size: int | None = None
     """
     if not sys.executable:  # Python within another program: nothing to start
         return _decoder(module)(path)
+    with _decoding(path, [module, str(path.absolute()), str(limit)], size) as pipe:
+        return _receive(path, pipe, limit)
+
+
+def blocks_from_child(path: Path, module: str, limit: int, rows: int) -> Iterator[Float64]:
+    """Yield the points that `decode_blocks(path, rows)` of a module gives in another process."""
+    if not sys.executable:
+        yield from _block_decoder(module)(path, rows)
+        return
+    with _decoding(path, [module, str(path.absolute()), str(limit), str(rows)], None) as pipe:
+        while len(block := _receive(path, pipe, limit).points):
+            yield block
+
+
+@contextmanager
+def _decoding(path: Path, arguments: list[str], size: int | None) -> Iterator[IO[bytes]]:
+    """Yield the pipe from a process that decodes a file; the process ends with the block."""
     size = path.stat().st_size if size is None else size
     seconds = _SECONDS + size / _BYTES_PER_SECOND
     package = str(Path(__file__).parents[2])
     search = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        [sys.executable, "-m", "vbreg.io.child", module, str(path.absolute()), str(limit)],
+        [sys.executable, "-m", "vbreg.io.child", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -50,7 +67,7 @@ def decode_in_child(path: Path, module: str, limit: int, size: int | None = None
     timer = _Timer(process, seconds)
     try:
         with timer, process.stdout as pipe:
-            return _receive(path, pipe, limit)
+            yield pipe
     except EOFError:
         reason = "needs too long" if timer.expired else "needs too much memory, or fails"
         raise problem(path, f"damaged data (its decoder {reason})", "a sound file") from None
@@ -121,6 +138,12 @@ def _decoder(module: str) -> Callable[[Path], PointCloud]:
     return {"las": las, "e57": e57, "meshes": meshes, "bags": bags}[module].decode
 
 
+def _block_decoder(module: str) -> Callable[[Path, int], Iterator[Float64]]:
+    from vbreg.io import las
+
+    return {"las": las}[module].decode_blocks
+
+
 def _limit_memory(limit: int) -> None:
     """Let the process have so many bytes beyond those that it has now, where the system can."""
     if sys.platform != "linux":  # macOS takes the limit and does not keep it; Windows has none
@@ -133,7 +156,7 @@ def _limit_memory(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _main(module: str, path: str, limit: str) -> None:
+def _main(module: str, path: str, limit: str, rows: str | None = None) -> None:
     # Libraries print as they like; what they say must not come between the arrays.
     with os.fdopen(os.dup(1), "wb") as pipe:
         os.dup2(2, 1)
@@ -141,7 +164,12 @@ def _main(module: str, path: str, limit: str) -> None:
         with suppress(OSError, ValueError):
             _limit_memory(int(limit))
         try:
-            _send(pipe, decode(Path(path)))
+            if rows is None:
+                _send(pipe, decode(Path(path)))
+            else:
+                for block in _block_decoder(module)(Path(path), int(rows)):
+                    _send(pipe, PointCloud(block))
+                _send(pipe, PointCloud(np.empty((0, 3))))  # the end
         except FileFormatError as exc:
             pipe.write(json.dumps({"error": str(exc)}).encode() + b"\n")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,23 @@ def read_bytes(path: Path) -> bytes:
     """Read a whole file that is there and not empty."""
     check_file(path)
     return path.read_bytes()
+
+
+def point_blocks(
+    path: Path, start: int, record: np.dtype[Any], axes: Sequence[str], count: int, rows: int
+) -> Iterator[Float64]:
+    """Yield the points of packed records, so many rows at a time, from a byte of a file on."""
+    with path.open("rb") as file:
+        file.seek(start)
+        for first in range(0, count, rows):
+            wanted = min(rows, count - first)
+            data = file.read(wanted * record.itemsize)
+            if len(data) < wanted * record.itemsize:
+                present = first + len(data) // record.itemsize
+                raise problem(path, f"{present} points", f"{count}")
+            table = np.frombuffer(data, record)
+            with np.errstate(invalid="ignore"):
+                yield np.stack([table[axis].astype(np.float64) for axis in axes], axis=1)
 
 
 def whole_number(word: str) -> int | None:

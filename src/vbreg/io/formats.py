@@ -14,27 +14,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
-from vbreg.io.arrays import read_npy, read_npz, write_npy, write_npz
+from vbreg.io.arrays import npy_blocks, read_npy, read_npz, write_npy, write_npz
 from vbreg.io.atomic import atomic_path
 from vbreg.io.bags import BAG_ENDINGS, bag_address, read_bag
 from vbreg.io.columns import as_cloud, check_file, problem
 from vbreg.io.e57 import read_e57, write_e57
 from vbreg.io.gzipped import GZIP_ENDING, read_gzip
-from vbreg.io.kitti import read_bin, write_bin
-from vbreg.io.las import read_las, write_las
+from vbreg.io.kitti import bin_blocks, read_bin, write_bin
+from vbreg.io.las import las_blocks, read_las, write_las
 from vbreg.io.meshes import read_mesh
-from vbreg.io.pcd import read_pcd, write_pcd
-from vbreg.io.ply import read_ply, write_ply
+from vbreg.io.pcd import pcd_blocks, read_pcd, write_pcd
+from vbreg.io.ply import ply_blocks, read_ply, write_ply
 from vbreg.io.ptx import read_ptx
 from vbreg.io.shift import choose_shift, read_shift, shift_path, write_shift
-from vbreg.io.text import read_text, write_text
-from vbreg.types import PointCloud
+from vbreg.io.text import read_text, text_blocks, write_text
+from vbreg.types import Float64, PointCloud
 
 Reader = Callable[[Path], PointCloud]
 Writer = Callable[[Path, PointCloud], list[str]]  # gives what the format could not hold
+BlockReader = Callable[[Path, int], Iterator[Float64] | None]  # None: not of such a file
 Coordinates = Literal["float32", "float64", "shifted"]
 Structure = Literal["faces", "grid", "crs"]
 
+BLOCK_ROWS = 1 << 20  # points of a file that are held at a time
 MAX_LOSS = 1e-3  # metres that float32 may move a point by before a write is refused
 _UNAVOIDABLE = 1e-7  # of the reach: what float32 costs a cloud about its own middle
 _NEARLY_ALL = 0.98  # of the points lie within a cloud's reach
@@ -57,6 +59,7 @@ class Format:
     extra: str | None = None  # the optional dependency of vbreg that it needs
     coordinates: tuple[Coordinates, ...] = ("float64",)  # that it can be written with, usual first
     keeps: tuple[Structure, ...] = ()  # besides points and attributes
+    blocks: BlockReader | None = field(default=None, repr=False)  # of files too large for memory
 
     @property
     def reads(self) -> bool:
@@ -69,38 +72,50 @@ class Format:
         return self.writer is not None
 
 
-_TEXT = read_text, write_text
+def _text(ending: str, note: str) -> Format:
+    return Format(ending, read_text, write_text, note, blocks=text_blocks)
+
+
 _SINGLE: tuple[Coordinates, ...] = ("float32", "float64", "shifted")
 FORMATS: tuple[Format, ...] = (
     Format(
         *(".ply", read_ply, write_ply, "ASCII and binary, any properties; written as binary"),
         coordinates=("float64", "float32", "shifted"),
         keeps=("faces",),
+        blocks=ply_blocks,
     ),
     Format(
         *(".pcd", read_pcd, write_pcd, "ASCII, binary and compressed; written as binary float32"),
         coordinates=_SINGLE,
         keeps=("grid",),
+        blocks=pcd_blocks,
     ),
-    Format(".xyz", *_TEXT, "x y z and further columns between blanks"),
-    Format(".txt", *_TEXT, "as .xyz; blanks, commas or semicolons, optional names"),
-    Format(".asc", *_TEXT, "as .xyz"),
-    Format(".csv", *_TEXT, "columns x, y, z by name, or the first three"),
-    Format(".pts", *_TEXT, "the number of points, then x y z intensity red green blue"),
-    Format(".xyzn", *_TEXT, "x y z and a normal"),
-    Format(".xyzrgb", *_TEXT, "x y z and a colour in 0..1"),
+    _text(".xyz", "x y z and further columns between blanks"),
+    _text(".txt", "as .xyz; blanks, commas or semicolons, optional names"),
+    _text(".asc", "as .xyz"),
+    _text(".csv", "columns x, y, z by name, or the first three"),
+    _text(".pts", "the number of points, then x y z intensity red green blue"),
+    _text(".xyzn", "x y z and a normal"),
+    _text(".xyzrgb", "x y z and a colour in 0..1"),
     Format(".ptx", read_ptx, None, "Leica's text format: all scans, in the file's frame"),
-    Format(".npy", read_npy, write_npy, "an array (N, 3) or wider; coordinates only are written"),
+    Format(
+        *(".npy", read_npy, write_npy, "an array (N, 3) or wider; coordinates only are written"),
+        blocks=npy_blocks,
+    ),
     Format(".npz", read_npz, write_npz, "points under the key pcd, points, xyz or arr_0"),
     Format(
         *(".bin", read_bin, write_bin, "KITTI: float32 x, y, z, intensity"),
         coordinates=("float32", "shifted"),
+        blocks=bin_blocks,
     ),
     Format(
         *(".las", read_las, write_las, "all dimensions, coordinates in float64", "io"),
         keeps=("crs",),
+        blocks=las_blocks,
     ),
-    Format(".laz", read_las, write_las, "compressed LAS", "io", keeps=("crs",)),
+    Format(
+        *(".laz", read_las, write_las, "compressed LAS", "io"), keeps=("crs",), blocks=las_blocks
+    ),
     Format(
         *(".e57", read_e57, write_e57),
         *("all scans, in the file's frame; colour, normal, intensity", "io"),
@@ -136,6 +151,38 @@ def read(path: str | os.PathLike[str]) -> PointCloud:
         reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
         raise problem(path, f"not readable ({reason})", "a file that fits into memory") from exc
     return cloud if shift is None else replace(cloud, points=cloud.points + shift)
+
+
+def read_blocks(path: str | os.PathLike[str], rows: int = BLOCK_ROWS) -> Iterator[Float64]:
+    """Yield the points (n, 3) of a file block by block, as `read` gives them all at once.
+
+    Where `streams(path)`, memory holds a block at a time and never the file.
+    """
+    path = Path(path)
+    try:
+        found = _blocks(path, rows)
+        shift = None if found is None else read_shift(path)
+        if found is None:
+            points = read(path).points
+            found = (points[start : start + rows] for start in range(0, len(points), rows))
+        for block in found:
+            yield block if shift is None else block + shift
+    except VBRegError:
+        raise
+    except (OSError, ValueError, MemoryError) as exc:
+        reason = getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
+        raise problem(path, f"not readable ({reason})", "a point cloud") from exc
+
+
+def streams(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a file can be read block by block, so that it need not fit into memory."""
+    return _blocks(Path(path), 1) is not None
+
+
+def _blocks(path: Path, rows: int) -> Iterator[Float64] | None:
+    _reader(path)  # an unknown ending is an error
+    reader = None if path.suffix.lower() == GZIP_ENDING else _row(path).blocks
+    return None if reader is None else reader(path, rows)
 
 
 def check_readable(path: str | os.PathLike[str]) -> None:

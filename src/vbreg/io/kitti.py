@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vbreg.io.columns import cloud_from_columns, problem, read_bytes
-from vbreg.types import PointCloud
+from vbreg.io.columns import (
+    check_file,
+    cloud_from_columns,
+    point_blocks,
+    problem,
+    read_bytes,
+)
+from vbreg.types import Float64, PointCloud
 
 _POINT_BYTES = 16
+_LOOKED_AT = 4096  # points that tell whether a large file makes sense
 _SMALLEST, _LARGEST = 1e-6, 1e7  # that a number of a scan usually lies between, if it is not zero
 _SANE_SHARE = 0.9  # of the numbers; about half is what doubles give, read as floats
+
+
+def bin_blocks(path: Path, rows: int) -> Iterator[Float64] | None:
+    """Return what yields the points, so many at a time; None where reading all tells more."""
+    check_file(path)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_POINT_BYTES * _LOOKED_AT)
+    head = head[: len(head) // _POINT_BYTES * _POINT_BYTES]
+    strange = size % _POINT_BYTES or path.name.lower().endswith(".pcd.bin")
+    if strange or _sane_share(np.frombuffer(head, "<f4")) < _SANE_SHARE:
+        return None
+    record = np.dtype([(axis, "<f4") for axis in ("x", "y", "z", "intensity")])
+    return point_blocks(path, 0, record, ("x", "y", "z"), size // _POINT_BYTES, rows)
 
 
 def read_bin(path: Path) -> PointCloud:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError, MissingExtraError, VBRegError
-from vbreg.io.child import decode_in_child
+from vbreg.io.child import blocks_from_child, decode_in_child
 from vbreg.io.columns import check_file, cloud_from_columns, flat_attributes, problem, storable
 from vbreg.io.names import (
     COLOUR_NAMES,
@@ -60,6 +60,39 @@ def read_las(path: Path) -> PointCloud:
     else:
         cloud = decode(path)
     return replace(cloud, crs=crs)
+
+
+def las_blocks(path: Path, rows: int) -> Iterator[Float64]:
+    """Yield the points, so many at a time; compressed ones from a process of their own."""
+    _laspy("reading", path)
+    check_file(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _check_header(path, data)
+    if not header.compressed:
+        yield from decode_blocks(path, rows)
+        return
+    held = _COPIES * min(rows, header.points) * header.point_bytes
+    yield from blocks_from_child(path, "las", _MEMORY + held, rows)
+
+
+def decode_blocks(path: Path, rows: int) -> Iterator[Float64]:
+    """Decode the coordinates of a file whose header was checked, so many points at a time."""
+    laspy = _laspy("reading", path)
+    try:
+        with laspy.open(str(path), laz_backend=laspy.LazBackend.Lazrs, read_evlrs=False) as reader:
+            present = 0
+            for chunk in reader.chunk_iterator(rows):
+                axes = [np.asarray(chunk[axis], dtype=np.float64) for axis in "xyz"]
+                yield np.stack(axes, axis=1)
+                present += len(axes[0])
+            expected = reader.header.point_count
+    except (VBRegError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as exc:  # a panic inside the LAZ decoder is not an Exception
+        reason = str(exc).split("\n")[0]
+        raise problem(path, f"damaged data ({reason})", "a LAS or LAZ file") from exc
+    if present != expected:
+        raise problem(path, f"{present} points", f"{expected}")
 
 
 def decode(path: Path) -> PointCloud:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,9 +16,12 @@ from numpy.typing import NDArray
 from vbreg.errors import FileFormatError
 from vbreg.io import lzf
 from vbreg.io.columns import (
+    check_file,
     cloud_from_columns,
     coordinate_columns,
+    find_axes,
     flat_attributes,
+    point_blocks,
     problem,
     read_bytes,
     records,
@@ -25,8 +30,8 @@ from vbreg.io.columns import (
     with_eight_bit_colours,
 )
 from vbreg.io.names import COLOUR_NAMES, PCL_NORMALS, has_all, packed_colours, unpacked_colours
-from vbreg.io.rows import TextLines, decoded, narrowed, parse_rows
-from vbreg.types import NORMAL_NAMES, PointCloud
+from vbreg.io.rows import TextLines, decoded, narrowed, parse_rows, row_blocks
+from vbreg.types import NORMAL_NAMES, Float64, PointCloud
 
 Encoding = Literal["ascii", "binary", "binary_compressed"]
 Columns = dict[str, NDArray[Any]]
@@ -68,6 +73,41 @@ def read_pcd(path: Path) -> PointCloud:
         raise problem(path, f"DATA {encoding!r}", "ascii, binary or binary_compressed")
     cloud = cloud_from_columns(path, unpacked(columns))
     return replace(cloud, grid=(width, height) if height > 1 else None)
+
+
+def pcd_blocks(path: Path, rows: int) -> Iterator[Float64] | None:
+    """Return what yields the points, so many at a time; None where they are compressed."""
+    check_file(path)
+    with path.open("rb") as file:
+        head = file.read(_MAX_HEADER)
+    header, start = _parse_header(path, head)
+    fields = _parse_fields(path, header)
+    width, height = _parse_size(path, header)
+    names = [field.name if field.count == 1 else "" for field in fields]
+    axes = find_axes(names)
+    encoding = header["DATA"][0].lower() if header["DATA"] else ""
+    if axes is None or encoding not in ("ascii", "binary"):
+        return None  # reading all of it tells what is wrong, if something is
+    places = [names.index(axis) for axis in axes]
+    if encoding == "ascii":
+        columns = [sum(field.count for field in fields[:k]) for k in places]
+        return _ascii_blocks(path, start, width * height, columns, rows)
+    record = np.dtype([(f"f{k}", f.dtype, (f.count,)) for k, f in enumerate(fields)])
+    flat = (f"f{k}" for k in places)
+    found = point_blocks(path, start, record, list(flat), width * height, rows)
+    return (block[..., 0] for block in found)
+
+
+def _ascii_blocks(
+    path: Path, start: int, points: int, axes: list[int], rows: int
+) -> Iterator[Float64]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        count = 0
+        for block in row_blocks(path, islice(TextLines(data, start), points), rows, axes):
+            yield block
+            count += len(block)
+    if count < points:
+        raise problem(path, f"{count} lines of data", f"{points}")
 
 
 def write_pcd(path: Path, cloud: PointCloud, encoding: Encoding = "binary") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from array import array
 from collections import deque
@@ -15,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vbreg.io.columns import (
+    check_file,
     cloud_from_columns,
     coordinate_columns,
     coordinate_type,
+    find_axes,
     flat_attributes,
+    point_blocks,
     problem,
     read_bytes,
     records,
@@ -26,8 +30,8 @@ from vbreg.io.columns import (
     whole_number,
     with_eight_bit_colours,
 )
-from vbreg.io.rows import TextLines, narrowed, parse_rows
-from vbreg.types import Int64, PointCloud
+from vbreg.io.rows import TextLines, narrowed, parse_rows, row_blocks
+from vbreg.types import Float64, Int64, PointCloud
 
 Encoding = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Columns = dict[str, NDArray[Any]]
@@ -44,6 +48,7 @@ _TYPES = {
 }  # fmt: skip
 _NAMES = {code: name for name, code in reversed(list(_TYPES.items()))}
 _CORNERS = ("vertex_indices", "vertex_index")  # the list of a face, as programs call it
+_MAX_HEADER = 1 << 20
 _END = re.compile(rb"[\r\n]end_header[ \t]*(?:\r\n|\n|\r|\Z)")
 
 
@@ -92,6 +97,37 @@ def read_ply(path: Path) -> PointCloud:
     read = _ascii_elements if encoding == "ascii" else _binary_elements
     columns, faces = read(path, data, elements[: last + 1], vertex, start)
     return replace(cloud_from_columns(path, columns), faces=_checked(path, faces, vertex.count))
+
+
+def ply_blocks(path: Path, rows: int) -> Iterator[Float64] | None:
+    """Return what yields the vertices, so many at a time; None where lists stand before them."""
+    check_file(path)
+    with path.open("rb") as file:
+        head = file.read(_MAX_HEADER)
+    encoding, elements, start = _parse_header(path, head)
+    names = [element.name for element in elements]
+    if "vertex" not in names:
+        return None  # reading all of it tells what is wrong
+    before = elements[: names.index("vertex")]
+    vertex = elements[len(before)]
+    axes = find_axes(p.name for p in vertex.properties)
+    if vertex.has_lists or any(e.has_lists for e in before) or axes is None or not vertex.count:
+        return None
+    places = [[p.name for p in vertex.properties].index(axis) for axis in axes]
+    if encoding == "ascii":
+        return _ascii_blocks(path, start, sum(e.count for e in before), vertex, places, rows)
+    start += sum(element.count * element.least_bytes for element in before)
+    record = _row_type(vertex, [0] * len(vertex.properties))
+    fields = [f"value{k}" for k in places]
+    return point_blocks(path, start, record, fields, vertex.count, rows)
+
+
+def _ascii_blocks(
+    path: Path, start: int, above: int, vertex: _Element, axes: list[int], rows: int
+) -> Iterator[Float64]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        lines = islice(TextLines(data, start), above, above + vertex.count)
+        yield from row_blocks(path, _counted(path, lines, vertex), rows, axes)
 
 
 def write_ply(

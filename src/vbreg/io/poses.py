@@ -21,14 +21,18 @@ _EXPECTED = f"a rigid pose: JSON with {POSE_KEY}, or four rows of four numbers a
 
 
 def read_pose(path: str | os.PathLike[str]) -> Float64:
-    """Read T (4, 4) from JSON with `T_target_source`, from four lines of text, or from .npy."""
+    """Read T (4, 4) from JSON with `T_target_source`, from four lines of text, or from .npy.
+
+    It is rigid, but for the `scale` that the JSON of a registration with unknown scale has.
+    """
     path = Path(path)
     data = read_bytes(path)
     hint = "write it with `vbreg register --json`"
     if len(data) > MAX_POSE_BYTES:
         raise problem(path, f"{len(data)} bytes", _EXPECTED, hint)
     try:
-        T = np.asarray(_numbers(path, data), dtype=np.float64)
+        numbers, scale = _numbers(path, data)
+        T = np.asarray(numbers, dtype=np.float64)
     except FileFormatError:
         raise
     except Exception as exc:  # each of the three parsers has errors of its own
@@ -37,7 +41,9 @@ def read_pose(path: str | os.PathLike[str]) -> Float64:
     if T.shape != (4, 4):
         raise problem(path, f"numbers of shape {T.shape}", _EXPECTED, hint)
     check_pose(T, str(path))
-    return T
+    if not (np.isfinite(scale) and scale > 0):
+        raise problem(path, f"scale {scale}", "a positive number", hint)
+    return T @ np.diag([scale] * 3 + [1.0])
 
 
 def check_pose(T: Float64, name: str) -> None:
@@ -55,19 +61,23 @@ def check_pose(T: Float64, name: str) -> None:
         )
 
 
-def _numbers(path: Path, data: bytes) -> Any:
+def _numbers(path: Path, data: bytes) -> tuple[Any, float]:
+    """Return the numbers of a pose, and what the source is multiplied by before it."""
     if data.startswith(np.lib.format.MAGIC_PREFIX):
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False), 1.0
     text = data.decode("utf-8-sig")
     if text.lstrip()[:1] not in ("{", "["):
-        return [
+        rows = [
             [float(word) for word in re.split(r"[\s,;]+", line.strip())]
             for line in text.splitlines()
             if line.strip() and not line.lstrip().startswith("#")
         ]
+        return rows, 1.0
     held = json.loads(text)
     if isinstance(held, list) and held and isinstance(held[0], dict):
         raise FileFormatError(
             f"{path}: it holds {len(held)} poses; expected one; register one source at a time"
         )
-    return held[POSE_KEY] if isinstance(held, dict) else held
+    if not isinstance(held, dict):
+        return held, 1.0
+    return held[POSE_KEY], float(held.get("scale", 1.0))

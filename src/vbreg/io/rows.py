@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class TextLines:
     value is always written as nan.
     """
 
-    data: bytes = field(repr=False)
+    data: bytes | mmap.mmap = field(repr=False)
     start: int = 0  # the byte at which the text begins
     change: Callable[[str], str] | None = None  # what is done to a piece of whole lines
 
@@ -53,7 +54,7 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def _pieces(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+def _pieces(data: bytes | mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
     """Yield where pieces of whole lines begin and end, from a byte on."""
     while start < len(data):
         window = start + _PIECE
@@ -96,6 +97,26 @@ def parse_rows(
         raise problem(
             path, f"a row that is not numbers ({reason})", "the same count of numbers in every row"
         ) from exc
+
+
+def row_blocks(
+    path: Path,
+    lines: Iterable[str],
+    rows: int,
+    axes: Sequence[int],
+    *,
+    delimiter: str | None = None,
+    usecols: Sequence[int] | None = None,
+) -> Iterator[NDArray[Any]]:
+    """Yield the columns `axes` (n, 3) of those parsed, so many lines at a time."""
+    rest, width = iter(lines), 0
+    while (first := next(rest, None)) is not None:
+        some = chain([first], islice(rest, rows - 1))
+        table = parse_rows(path, some, delimiter=delimiter, usecols=usecols)
+        if width and table.shape[1] != width:
+            raise problem(path, f"{table.shape[1]} values in a row", f"{width}, as in those above")
+        width = table.shape[1]
+        yield table[:, list(axes)]
 
 
 def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError
 from vbreg.io.columns import (
+    check_file,
     cloud_from_columns,
     find_axes,
     flat_attributes,
@@ -22,8 +24,8 @@ from vbreg.io.columns import (
     whole_number,
 )
 from vbreg.io.names import COLOUR_NAMES, eight_bit_colours, has_all
-from vbreg.io.rows import TextLines, parse_rows
-from vbreg.types import NORMAL_NAMES, PointCloud
+from vbreg.io.rows import TextLines, parse_rows, row_blocks
+from vbreg.types import NORMAL_NAMES, Float64, PointCloud
 
 _COMMENT = re.compile(r"(?:#|//)[^\n]*")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+(?:,\d+)?(?:[eE][-+]?\d+)?")
@@ -49,7 +51,56 @@ def read_text(path: Path) -> PointCloud:
 
     A comma may stand in numbers as well, where something else stands between them.
     """
-    data = read_bytes(path)
+    found = _find_columns(path, read_bytes(path))
+    table = parse_rows(path, found.lines, delimiter=found.delimiter, usecols=found.usecols)
+    _check_count(path, len(table), found.points)
+    kept = [found.names[k] for k in found.numeric]
+    return cloud_from_columns(path, _read_shares(path, dict(zip(kept, table.T, strict=True))))
+
+
+def text_blocks(path: Path, rows: int) -> Iterator[Float64]:
+    """Yield the points, so many lines at a time."""
+    check_file(path)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = _find_columns(path, data)
+        kept = [found.names[k] for k in found.numeric]
+        axes = find_axes(kept)
+        if axes is None:
+            raise problem(path, f"columns {', '.join(kept)[:200]}", "x, y and z")
+        count = 0
+        for block in row_blocks(
+            path,
+            found.lines,
+            rows,
+            [kept.index(axis) for axis in axes],
+            delimiter=found.delimiter,
+            usecols=found.usecols,
+        ):
+            yield block
+            count += len(block)
+        _check_count(path, count, found.points)
+
+
+def _check_count(path: Path, count: int, expected: int | None) -> None:
+    if expected is not None and count != expected:
+        raise problem(path, f"{count} points", f"{expected}, as its first line says")
+
+
+class _Columns(NamedTuple):
+    names: list[str]
+    numeric: list[int]  # which of them hold numbers
+    delimiter: str | None
+    lines: Iterable[str]
+    points: int | None  # that there should be
+
+    @property
+    def usecols(self) -> list[int] | None:
+        """What to parse; None where all columns hold numbers."""
+        return None if len(self.numeric) == len(self.names) else self.numeric
+
+
+def _find_columns(path: Path, data: bytes | mmap.mmap) -> _Columns:
+    """Find out what stands in the lines of a text, and where the numbers begin."""
     if b"\0" in data[: 1 << 16]:
         raise problem(path, "binary data (or UTF-16)", "plain text", "save it as UTF-8 text")
     if _longest_line(data) > _MAX_LINE:
@@ -64,16 +115,11 @@ def read_text(path: Path) -> PointCloud:
     fields = _split(first, delimiter)
     names = _names(path, layout.header, delimiter, len(fields))
     numeric = [k for k, word in enumerate(fields) if _is_number(word)]
-    usecols = None if len(numeric) == len(fields) else numeric
-    if usecols is not None and find_axes(names[k] for k in numeric) is None:
+    if len(numeric) < len(fields) and find_axes(names[k] for k in numeric) is None:
         shown = first.strip()[:60]
         raise problem(path, f"the line {shown!r}", "numbers for x, y and z", "fix that line")
-    body = islice(TextLines(data, change=numbers), layout.above, None)
-    table = parse_rows(path, body, delimiter=delimiter, usecols=usecols)
-    if layout.points is not None and len(table) != layout.points:
-        raise problem(path, f"{len(table)} points", f"{layout.points}, as its first line says")
-    kept = names if usecols is None else [names[k] for k in numeric]
-    return cloud_from_columns(path, _read_shares(path, dict(zip(kept, table.T, strict=True))))
+    lines = islice(TextLines(data, change=numbers), layout.above, None)
+    return _Columns(names, numeric, delimiter, lines, layout.points)
 
 
 def write_text(path: Path, cloud: PointCloud) -> list[str]:
@@ -143,7 +189,7 @@ def _read_shares(path: Path, columns: dict[str, NDArray[Any]]) -> dict[str, NDAr
     }
 
 
-def _longest_line(data: bytes) -> int:
+def _longest_line(data: bytes | mmap.mmap) -> int:
     """Return the length of the longest line, or what is beyond the limit; no copy is made."""
     start = 0
     while start < len(data):

@@ -1,0 +1,422 @@
+"""How well `reconstruct` places the fragments of whole scenes, without their order.
+
+    python benchmarks/scenes.py --root DATA/3dmatch --output out/scenes
+    python benchmarks/scenes.py --root DATA/3dmatch --output out/scenes --scenes 7-scenes-redkitchen
+    python benchmarks/scenes.py --root DATA/3dmatch --output out/scenes --device cuda --others
+    python benchmarks/scenes.py --root DATA/kitti/dev --output out/drives --dataset kitti
+
+Every fragment of a scene goes in; the pairs of 3DMatch and 3DLoMatch are then read off the solved
+poses (15 degrees, 30 cm; a pair of two components counts as a failure). `--others` solves the same
+edges with gtsam's graduated non-convexity and Open3D's pose graph, where these are installed.
+Results of pairs are kept in OUTPUT/pairs: a second run studies the graph alone. Tables are markdown
+on stdout, and scenes.csv in OUTPUT; progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from vbreg.datasets.threedmatch import read_log
+from vbreg.motions import inverse
+from vbreg.registration import VBReg
+from vbreg.scenes import PoseEdges, Reconstruction, reconstruct, solve_graph
+from vbreg.scenes.search import ERROR_SCALE
+from vbreg.types import Float64, Int64
+
+MAX_RE, MAX_TE = 15.0, 0.30  # degrees and metres, of a right pair indoors
+MAX_RE_OUTDOORS, MAX_TE_OUTDOORS = 5.0, 0.60
+BENCHMARKS = ("3DMatch", "3DLoMatch")
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Clouds, pairs of them with a known pose, and the poses that follow."""
+
+    name: str
+    clouds: Sequence[Path | Float64]
+    pairs: dict[str, list[tuple[int, int, Float64]]]  # by benchmark: i, j, T_i_j
+    T_world_scan: dict[int, Float64]  # by chaining pairs from the first
+    limits: tuple[float, float] = (MAX_RE, MAX_TE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a scene, solved in one way."""
+
+    scene: str
+    solver: str
+    scans: int
+    pairs_tried: int
+    share_tried: float
+    components: int
+    largest: int
+    recall: float  # of the first list of pairs
+    recall_low: float  # of the second, of low overlap; NaN where there is none
+    position_median: float  # metres, of the largest component, after aligning it
+    position_max: float
+    edges_kept: int
+    wrong_kept: int
+    seconds: float
+
+
+def threedmatch_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
+    """Yield the scenes of 3DMatch in this project's layout."""
+    for folder in sorted((root / "fragments").iterdir()):
+        if names and folder.name not in names:
+            continue
+        count = len(list(folder.glob("cloud_bin_*.npz")))
+        clouds = [folder / f"cloud_bin_{k}.npz" for k in range(count)]
+        logs = {b: root / "benchmarks" / b / folder.name / "gt.log" for b in BENCHMARKS}
+        pairs = {b: read_log(path) for b, path in logs.items()}
+        yield Scene(
+            folder.name, clouds, pairs, chained([p for each in pairs.values() for p in each])
+        )
+
+
+def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
+    """Yield drives of KITTI: every scan that a pair names, once."""
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        if names and folder.name not in names:
+            continue
+        scans: dict[int, Float64] = {}
+        pairs = []
+        for file in sorted(folder.glob("drive*-pair*_*.npz")):
+            found = re.search(r"pair(\d+)_(\d+)", file.name)
+            assert found is not None
+            a, b = map(int, found.groups())
+            with np.load(file) as held:
+                scans.setdefault(a, held["xyz0"].astype(np.float64))
+                scans.setdefault(b, held["xyz1"].astype(np.float64))
+                pairs.append((b, a, held["gt_trans"].astype(np.float64)))  # maps a into b
+        number = {frame: k for k, frame in enumerate(sorted(scans))}
+        listed = [(number[b], number[a], T) for b, a, T in pairs]
+        clouds = [scans[frame] for frame in sorted(scans)]
+        limits = MAX_RE_OUTDOORS, MAX_TE_OUTDOORS
+        yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits)
+
+
+def chained(pairs: Sequence[tuple[int, int, Float64]]) -> dict[int, Float64]:
+    """Return poses in the frame of the first scan, as far as pairs (i, j, T_i_j) lead."""
+    neighbours: dict[int, list[tuple[int, Float64]]] = {}
+    for i, j, T_i_j in pairs:
+        neighbours.setdefault(i, []).append((j, T_i_j))
+        neighbours.setdefault(j, []).append((i, np.linalg.inv(T_i_j)))
+    start = min(neighbours)
+    T = {start: np.eye(4)}
+    todo = [start]
+    while todo:
+        i = todo.pop(0)
+        for j, T_i_j in neighbours[i]:
+            if j not in T:
+                T[j] = T[i] @ T_i_j
+                todo.append(j)
+    return T
+
+
+def pose_errors(A: Float64, B: Float64) -> tuple[float, float]:
+    """Return the angle in degrees and the distance between two poses."""
+    cosine = (np.trace(A[:3, :3].T @ B[:3, :3]) - 1) / 2
+    angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
+    return float(angle), float(np.linalg.norm(A[:3, 3] - B[:3, 3]))
+
+
+def is_right(A: Float64, B: Float64, limits: tuple[float, float]) -> bool:
+    """Tell whether a pose is right by the protocol."""
+    angle, shift = pose_errors(A, B)
+    return angle < limits[0] and shift < limits[1]
+
+
+def recall(
+    T: Float64,
+    component: Int64,
+    pairs: Sequence[tuple[int, int, Float64]],
+    limits: tuple[float, float],
+) -> float:
+    """Return the share of pairs that poses (K, 4, 4) get right."""
+    right = [
+        component[i] == component[j] and is_right(inverse(T[i]) @ T[j], T_i_j, limits)
+        for i, j, T_i_j in pairs
+    ]
+    return float(np.mean(right))
+
+
+def position_errors(T: Float64, truth: dict[int, Float64], members: Sequence[int]) -> Float64:
+    """Return how far scans are from their true places, once all are moved by one best motion."""
+    known = [k for k in members if k in truth]
+    if len(known) < 3:
+        return np.full(1, np.nan)
+    ours = np.stack([T[k][:3, 3] for k in known])
+    theirs = np.stack([truth[k][:3, 3] for k in known])
+    a, b = ours.mean(0), theirs.mean(0)
+    U, _, Vh = np.linalg.svd((theirs - b).T @ (ours - a))
+    R = U @ np.diag([1, 1, np.linalg.det(U @ Vh)]) @ Vh
+    return np.linalg.norm((ours - a) @ R.T + b - theirs, axis=1)
+
+
+def row_of(
+    scene: Scene,
+    solver: str,
+    T: Float64,
+    component: Int64,
+    kept: Sequence[tuple[int, int, Float64]],  # source, target, T_target_source
+    tried: int,
+    seconds: float,
+) -> Row:
+    """Compare a solution with the truth."""
+    K = len(scene.clouds)
+    lists = list(scene.pairs.values())
+    recalls = [recall(T, component, pairs, scene.limits) for pairs in lists]
+    members = np.flatnonzero(component == 0).tolist()
+    errors = position_errors(T, scene.T_world_scan, members)
+    true = scene.T_world_scan
+    wrong = [
+        (s, t)
+        for s, t, pose in kept
+        if s in true and t in true and not is_right(pose, inverse(true[t]) @ true[s], scene.limits)
+    ]
+    return Row(
+        scene.name,
+        solver,
+        K,
+        tried,
+        tried / (K * (K - 1) / 2),
+        int(component.max()) + 1,
+        len(members),
+        recalls[0],
+        recalls[1] if len(recalls) > 1 else float("nan"),
+        float(np.median(errors)),
+        float(errors.max()),
+        len(kept),
+        len(wrong),
+        seconds,
+    )
+
+
+# --- others, on the same edges
+
+
+def edges_of(found: Reconstruction) -> PoseEdges:
+    """Return what the graph was made of: every pose that was heard."""
+    edges = found.edges
+    return PoseEdges.of(
+        [(e.source, e.target) for e in edges],
+        [e.T_target_source for e in edges],
+        [ERROR_SCALE**2 * e.covariance for e in edges],
+        [e.probability for e in edges],
+    )
+
+
+def gtsam_solution(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
+    """Solve with gtsam's graduated non-convexity, truncated, from the tree of probable edges."""
+    import gtsam
+
+    from vbreg.motions import adjoint
+    from vbreg.scenes.graph import components, tree_poses
+
+    A = adjoint(edges.T_target_source)
+    information = np.swapaxes(A, -1, -2) @ edges.information @ A
+    factors, values = gtsam.NonlinearFactorGraph(), gtsam.Values()
+    component = components(scans, edges)
+    for k, pose in enumerate(tree_poses(scans, edges)):
+        values.insert(k, gtsam.Pose3(pose))
+    sure = gtsam.noiseModel.Isotropic.Sigma(6, 1e-6)
+    firsts = np.unique(component, return_index=True)[1].tolist()
+    for k in firsts:
+        factors.add(gtsam.PriorFactorPose3(int(k), values.atPose3(int(k)), sure))
+    for e in range(len(edges)):
+        noise = gtsam.noiseModel.Gaussian.Information(information[e])
+        pose = gtsam.Pose3(edges.T_target_source[e])
+        ends = int(edges.target[e]), int(edges.source[e])
+        factors.add(gtsam.BetweenFactorPose3(*ends, pose, noise))
+    params = gtsam.GncLMParams(gtsam.LevenbergMarquardtParams())
+    params.setLossType(gtsam.GncLossType.TLS)
+    params.setKnownInliers(list(range(len(firsts))))
+    optimizer = gtsam.GncLMOptimizer(factors, values, params)
+    optimizer.setInlierCostThresholdsAtProbability(0.99)
+    solved = optimizer.optimize()
+    weights = np.asarray(optimizer.getWeights())[len(firsts) :]
+    T = np.stack([solved.atPose3(k).matrix() for k in range(scans)])
+    return T, components(scans, edges.take(weights > 0.5))
+
+
+def open3d_solution(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
+    """Solve with Open3D's pose graph: every edge uncertain, then pruned by its line process."""
+    import open3d
+
+    from vbreg.scenes.graph import components, tree_poses
+
+    registration = open3d.pipelines.registration
+    graph = registration.PoseGraph()
+    for pose in tree_poses(scans, edges):
+        graph.nodes.append(registration.PoseGraphNode(pose))
+    for s, t, pose, W in zip(
+        edges.source, edges.target, edges.T_target_source, edges.information, strict=True
+    ):
+        graph.edges.append(registration.PoseGraphEdge(int(s), int(t), pose, W, uncertain=True))
+    option = registration.GlobalOptimizationOption(
+        max_correspondence_distance=0.1, edge_prune_threshold=0.25, reference_node=0
+    )
+    registration.global_optimization(
+        graph,
+        registration.GlobalOptimizationLevenbergMarquardt(),
+        registration.GlobalOptimizationConvergenceCriteria(),
+        option,
+    )
+    T = np.stack([np.asarray(node.pose) for node in graph.nodes])
+    ends = [(edge.source_node_id, edge.target_node_id) for edge in graph.edges]
+    left = PoseEdges.of(ends, [np.eye(4)] * len(ends))
+    return T, components(scans, left)
+
+
+def plain_gnc(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
+    """Solve all edges at once with our own graph, without the rules of joining."""
+    found = solve_graph(scans, edges)
+    return found.T_world_scan, found.component
+
+
+OTHERS: dict[str, Callable[[int, PoseEdges], tuple[Float64, Int64]]] = {
+    "our GNC on all edges": plain_gnc,
+    "gtsam GNC": gtsam_solution,
+    "Open3D pose graph": open3d_solution,
+}
+
+
+def other_rows(scene: Scene, found: Reconstruction, console: Console) -> Iterator[Row]:
+    """Yield a row for every other solver that is installed."""
+    edges = edges_of(found)
+    for name, solve in OTHERS.items():
+        began = time.perf_counter()
+        try:
+            T, component = solve(len(found), edges)
+        except ImportError as error:
+            console.print(f"{name}: {error.name} is not installed")
+            continue
+        seconds = time.perf_counter() - began
+        yield row_of(scene, name, T, component, [], found.pairs_tried, seconds)
+
+
+# --- the run
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows, and the mean of each solver."""
+    lines = [
+        "| scene | solver | scans | pairs tried | components | largest | recall | low overlap | "
+        "position error | at most | edges kept | wrong | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [
+            row.scene,
+            row.solver,
+            str(row.scans),
+            f"{row.pairs_tried} ({100 * row.share_tried:.0f} %)",
+            str(row.components),
+            str(row.largest),
+            f"{100 * row.recall:.1f} %",
+            "-" if np.isnan(row.recall_low) else f"{100 * row.recall_low:.1f} %",
+            f"{100 * row.position_median:.1f} cm",
+            f"{100 * row.position_max:.1f} cm",
+            str(row.edges_kept) if row.edges_kept else "-",
+            str(row.wrong_kept) if row.edges_kept else "-",
+            f"{row.seconds:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    for solver in dict.fromkeys(row.solver for row in rows):
+        own = [row for row in rows if row.solver == solver]
+        mean = [np.mean([getattr(r, name) for r in own]) for name in ("recall", "recall_low")]
+        median = np.median([r.position_median for r in own])
+        wrong = sum(r.wrong_kept for r in own)
+        lines.append(
+            f"\n{solver}: mean over {len(own)} scenes {100 * mean[0]:.1f} % and "
+            f"{100 * mean[1]:.1f} %, position error {100 * median:.1f} cm (median of medians), "
+            f"{wrong} wrong edges kept"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Reconstruct every scene, compare, write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--dataset", choices=("3dmatch", "kitti"), default="3dmatch")
+    parser.add_argument("--scenes", default="", help="names, with commas; left out, all")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--pair-share", type=float, default=0.25)
+    parser.add_argument("--no-refine", action="store_true")
+    parser.add_argument("--others", action="store_true", help="gtsam and Open3D on the same edges")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    model = VBReg.from_pretrained(device=options.device)
+    outdoors = options.dataset == "kitti"
+    read = kitti_scenes if outdoors else threedmatch_scenes
+    rows: list[Row] = []
+    for scene in read(options.root, [name for name in options.scenes.split(",") if name]):
+        began = time.perf_counter()
+        with progress(console, scene.name) as tell:
+            found = reconstruct(
+                [_cloud(cloud) for cloud in scene.clouds],
+                preset="outdoor" if outdoors else "indoor",
+                model=model,
+                pair_share=options.pair_share,
+                refine=not options.no_refine,
+                work=options.output / "pairs",
+                on_progress=tell,
+            )
+        seconds = time.perf_counter() - began
+        kept = [(e.source, e.target, e.T_target_source) for e in found.edges if e.kept]
+        ends = found.T_world_scan, found.component
+        rows.append(row_of(scene, "reconstruct", *ends, kept, found.pairs_tried, seconds))
+        if options.others:
+            rows += other_rows(scene, found, console)
+        with (options.output / "scenes.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(asdict(rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+        own = [row for row in rows if row.scene == scene.name]
+        console.print(table(own), soft_wrap=True, markup=False)
+    print(table(rows))
+
+
+def _cloud(cloud: Path | Float64) -> Float64:
+    """Return the points of a fragment."""
+    if not isinstance(cloud, Path):
+        return cloud
+    with np.load(cloud) as held:
+        return np.asarray(held["pcd"], dtype=np.float64)
+
+
+class progress:
+    """A bar on stderr for the stages of a scene."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        columns = TextColumn(f"{name} {{task.description}}"), BarColumn()
+        self.bar = Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+        self.task = self.bar.add_task("")
+
+    def __enter__(self) -> Callable[[str, int, int], None]:
+        self.bar.start()
+        return lambda stage, done, total: self.bar.update(
+            self.task, description=stage, completed=done, total=total
+        )
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+
+if __name__ == "__main__":
+    main()

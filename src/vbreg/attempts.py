@@ -1,0 +1,159 @@
+"""What `register` does when one attempt at a pose does not settle it: it tries again.
+
+At other voxel sizes where the size was estimated and the pose is not trusted; with the mirror image
+of the source where a flipped axis might be the reason for doubt; and at many scales of the source
+where its scale is unknown. Whoever calls hands in what makes an attempt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from vbreg.errors import VBRegError
+from vbreg.geometry import apply, procrustes
+from vbreg.types import LIKELY, Float64, Registration
+
+OTHER_SIZES = (2.0, 0.5)  # of the estimated voxel size, tried where its pose is not trusted
+BEYOND_DOUBT = 0.97  # probability from which on nobody looks any further
+MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
+SCALE_STEP = 1.2  # from one scale that is tried to the next: a pose is found within a tenth of its
+FOLLOWED_SCALES = 3  # the most probable ones, which are made exact
+SCALE_ROUNDS = 3  # at most, to make one exact
+SCALE_SETTLED = 0.003  # change of a scale that ends its rounds, as a share
+MATCH_ROUNDS = 20  # of fitting a motion with scale to the matches that agree
+MIN_SCALED_MATCHES = 10  # that agree, for a scale to be told from
+
+
+def worth_another_size(found: Registration | VBRegError) -> bool:
+    """Tell whether a pose at an estimated voxel size is so little trusted that others are tried."""
+    if isinstance(found, VBRegError):
+        return False
+    return found.success_probability is not None and found.success_probability < LIKELY
+
+
+def more_probable(
+    found: Registration | VBRegError, other: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Return the more probable of two results; an error, of too few points say, is none."""
+    if isinstance(found, VBRegError) or isinstance(other, VBRegError):
+        return found
+    return other if _probability(other) > _probability(found) else found
+
+
+def may_be_mirrored(found: Registration | VBRegError) -> bool:
+    """Tell whether a pose is trusted, but not beyond doubt: a mirror image may fit as well."""
+    if isinstance(found, VBRegError) or found.voxel_size is None:
+        return False
+    p = found.success_probability
+    return p is not None and LIKELY <= p < BEYOND_DOUBT
+
+
+def unless_mirrored(
+    found: Registration | VBRegError, image: Registration | VBRegError
+) -> Registration | VBRegError:
+    """Doubt a pose if the mirror image of the source fits as well.
+
+    Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
+    mirror image fits in its place, which is worth its time where the pose might be wrong at all.
+    """
+    if isinstance(found, VBRegError) or isinstance(image, VBRegError):  # too few matches
+        return found
+    p, q = found.success_probability, image.success_probability or 0.0
+    assert p is not None
+    odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
+    none = 1 / (1 + odds + other)  # the share of neither
+    return replace(
+        found,
+        success_probability=odds * none,
+        mirrored_probability=other * none,
+        alternatives=tuple(
+            replace(each, probability=each.probability * odds * none / p)
+            for each in found.alternatives
+        ),
+    )
+
+
+def at_unknown_scale(
+    max_scale: float, at: Callable[[float], Registration | VBRegError]
+) -> Registration | VBRegError:
+    """Find the scale of the source, at most so many times larger or smaller, and its pose.
+
+    `at` registers the source multiplied by a factor. A pose is found where the factor is nearly
+    right; the matches that agree with it then tell the factor better, until it settles. An error is
+    returned where every factor meets one: too few points, say, or too many.
+    """
+    found: list[Registration] = []
+    errors: list[VBRegError] = []
+    for factor in scales_within(max_scale).tolist():
+        result = at(factor)
+        if isinstance(result, VBRegError):
+            errors.append(result)
+            continue
+        found.append(result)
+        if _probability(result) >= BEYOND_DOUBT:
+            break
+    if not found:
+        return errors[0]
+    first = sorted(found, key=_probability, reverse=True)[:FOLLOWED_SCALES]
+    settled = []
+    for each in first:
+        settled.append(_made_exact(each, max_scale, at))
+        if _probability(settled[-1]) >= BEYOND_DOUBT:
+            break
+    return max(settled, key=_probability)
+
+
+def scales_within(max_scale: float) -> Float64:
+    """Return the factors to try (n,), evenly apart, those nearest to 1 first."""
+    steps = math.ceil(math.log(max_scale) / math.log(SCALE_STEP))
+    exponents = np.linspace(-1, 1, 2 * max(steps, 1) + 1)
+    return max_scale ** exponents[np.argsort(np.abs(exponents), kind="stable")]
+
+
+def scale_of_matches(found: Registration) -> float:
+    """Return by how much the source is still too small, by the matches that agree with its pose."""
+    source, target = (
+        torch.from_numpy(end) / found.inlier_threshold
+        for end in (found.correspondences.source, found.correspondences.target)
+    )
+    inliers, scale = torch.from_numpy(found.inliers), 1.0
+    for _ in range(MATCH_ROUNDS):
+        if int(inliers.sum()) < MIN_SCALED_MATCHES:
+            return 1.0
+        weights = inliers.to(source.dtype)
+        T, _ = procrustes(scale * source, target, weights)
+        x, y = source[inliers], target[inliers]
+        x, y = (x - x.mean(0)) @ T[:3, :3].T, y - y.mean(0)
+        scale = float((x * y).sum() / x.square().sum())
+        T, _ = procrustes(scale * source, target, weights)
+        before, inliers = inliers, (apply(T, scale * source) - target).square().sum(-1) < 1
+        if torch.equal(before, inliers):
+            break
+    return scale
+
+
+def _made_exact(
+    found: Registration, max_scale: float, at: Callable[[float], Registration | VBRegError]
+) -> Registration:
+    """Return the pose at the scale that its matches tell, unless that is less probable."""
+    for _ in range(SCALE_ROUNDS):
+        change = scale_of_matches(found)
+        factor = found.scale * change
+        if abs(change - 1) < SCALE_SETTLED or not 1 / max_scale <= factor <= max_scale:
+            break
+        other = at(factor)
+        if isinstance(other, VBRegError):
+            break
+        if _probability(other) < min(_probability(found), LIKELY):
+            break
+        found = other
+    return found
+
+
+def _probability(found: Registration) -> float:
+    return found.success_probability or 0.0

@@ -1,0 +1,121 @@
+"""Workers on a cluster, through Ray (installed by vbreg[scale]): one actor a core, or one a GPU.
+
+Clouds go by their paths, so every machine must see the same files, and have vbreg installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from vbreg.batch.local import CHUNK_CPU, CHUNK_GPU, Died, Done
+from vbreg.batch.rows import BatchSettings, PairRow
+from vbreg.batch.tables import Row
+from vbreg.batch.worker import Worker
+from vbreg.errors import MissingExtraError, VBRegError
+
+
+def import_ray() -> ModuleType:
+    """Import Ray."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "scale", "running on a cluster") from None
+    module: ModuleType = ray
+    return module
+
+
+class OneThreadWorker:
+    """A worker that computes with one thread, since there is one on every core."""
+
+    def __init__(self, settings: BatchSettings, device: str) -> None:
+        torch.set_num_threads(1)
+        self.worker = Worker(settings, device)
+
+    def solve(self, rows: Sequence[PairRow]) -> list[Row]:
+        """Return the result of each row."""
+        return self.worker(rows)
+
+    def process_id(self) -> int:
+        """Return the number of the process on its machine."""
+        return os.getpid()
+
+
+class RayPool:
+    """Actors of a cluster. One that is lost with its machine is made anew on another."""
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        *,
+        address: str | None = None,
+        workers: int | None = None,
+        device: str = "auto",
+    ) -> None:
+        """Join the cluster at an address, or start Ray on this machine where none is given."""
+        self.ray = ray = import_ray()
+        self.settings = settings
+        self.started = not ray.is_initialized()
+        if self.started:
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        held = ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(held.get("GPU", 0))
+        if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
+            raise VBRegError(
+                f"device {device!r} on a cluster with {gpus} GPUs: expected auto, cpu or cuda; "
+                "Ray chooses which GPU a worker has"
+            )
+        self.device = "cuda" if gpus else "cpu"
+        self.count = workers or gpus or max(1, int(held.get("CPU", 1)))
+        self.actors = [self._start() for _ in range(self.count)]
+        self.waiting: dict[Any, int] = {}  # the worker of every reference
+
+    @property
+    def workers(self) -> int:
+        """How many actors there are."""
+        return self.count
+
+    @property
+    def chunk(self) -> int:
+        """How many rows an actor takes at a time."""
+        return CHUNK_CPU if self.device == "cpu" else CHUNK_GPU
+
+    def process_id(self, worker: int) -> int:
+        """Return the process of an actor on its machine, to look at it or to end it."""
+        number: int = self.ray.get(self.actors[worker].process_id.remote())
+        return number
+
+    def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
+        """Give a chunk to an actor."""
+        self.waiting[self.actors[worker].solve.remote(list(rows))] = worker
+
+    def wait(self) -> list[Done | Died]:
+        """Return what actors found, and which of them were lost."""
+        ready, _ = self.ray.wait(list(self.waiting), num_returns=1)
+        return [self._event(reference, self.waiting.pop(reference)) for reference in ready]
+
+    def restart(self, worker: int) -> None:
+        """Make another actor, wherever the cluster has room."""
+        self.actors[worker] = self._start()
+
+    def close(self) -> None:
+        """End all actors, and Ray if it was started for them."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        if self.started:
+            self.ray.shutdown()
+
+    def _start(self) -> Any:
+        # Lost actors come back through `restart`: only there is it known which row to suspect.
+        options = {"num_cpus": 1, "num_gpus": int(self.device != "cpu"), "max_restarts": 0}
+        return self.ray.remote(**options)(OneThreadWorker).remote(self.settings, self.device)
+
+    def _event(self, reference: Any, worker: int) -> Done | Died:
+        try:
+            return Done(worker, self.ray.get(reference))
+        except self.ray.exceptions.RayActorError as error:
+            return Died(worker, f"its actor was lost ({' '.join(str(error).split())[-300:]})")

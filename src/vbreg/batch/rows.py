@@ -1,0 +1,167 @@
+"""What a row of the input says, and what a row of the output holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from vbreg import __version__
+from vbreg.batch.tables import Row
+from vbreg.descriptors import MatchingName
+from vbreg.errors import VBRegError
+from vbreg.io import read_pose
+from vbreg.matching import MAX_CORRESPONDENCES, Keypoints
+from vbreg.registration import RefineName
+from vbreg.scale import PresetName
+from vbreg.types import SURE, Registration
+
+Status: TypeAlias = Literal["ok", "doubtful", "failed"]
+
+# Columns of the input that change one row; others but source and target are copied to the output.
+OPTIONS = (
+    "voxel_size",
+    "preset",
+    "viewpoint",
+    "gravity",
+    "guess",
+    "max_translation",
+    "max_rotation",
+)
+POSE = tuple(f"T{row}{column}" for row in range(4) for column in range(4))
+RESULTS: Mapping[str, type] = {
+    "status": str,
+    "success_probability": float,
+    "overlap": float,
+    **dict.fromkeys(POSE, float),
+    "inliers": int,
+    "matches": int,
+    "used_voxel_size": float,
+    "seconds": float,
+    "message": str,
+}
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What all rows of a run have in common. It goes to other processes."""
+
+    weights: str | None = None
+    descriptor: str = "learned"
+    keypoints: Keypoints | None = None
+    matching: MatchingName | None = None
+    max_correspondences: int = MAX_CORRESPONDENCES
+    verify: bool = True
+    refine: RefineName | None = None
+    voxel_size: float | None = None  # of rows that say nothing of it
+    preset: PresetName | None = None
+    min_probability: float = SURE  # from which on a row is ok
+    cache_bytes: int = 2**30  # of clouds that a worker keeps
+
+    def identity(self) -> dict[str, Any]:
+        """Return what results depend on."""
+        held = asdict(self)
+        del held["cache_bytes"]
+        return {"version": __version__, **held}
+
+
+class PairRow(NamedTuple):
+    """One row of the input: where its clouds are, and what it says besides."""
+
+    number: int
+    source: str
+    target: str
+    options: Mapping[str, Any]
+
+
+def pair_rows(table: Sequence[Row], folder: Path) -> list[PairRow]:
+    """Return the pairs of a table; relative paths are relative to the folder."""
+    rows = []
+    for number, row in enumerate(table):
+        missing = [name for name in ("source", "target") if not row.get(name)]
+        if missing:
+            raise VBRegError(
+                f"row {number + 1} of the table has no {' and no '.join(missing)}: expected the "
+                "columns source and target, with a path in every row"
+            )
+        options = {name: row[name] for name in OPTIONS if row.get(name) is not None}
+        if "guess" in options:
+            options["guess"] = str(folder / str(options["guess"]))
+        source, target = (str(folder / str(row[name])) for name in ("source", "target"))
+        rows.append(PairRow(number, source, target, options))
+    return rows
+
+
+def fingerprint(rows: Sequence[PairRow]) -> str:
+    """Return a checksum of all that the rows say, so that another table is told from this one."""
+    sha = hashlib.sha256()
+    for row in rows:
+        sha.update((json.dumps(row[1:], sort_keys=True, default=str) + "\n").encode())
+    return sha.hexdigest()
+
+
+def request_options(row: PairRow, settings: BatchSettings) -> dict[str, Any]:
+    """Return the options of a row as `Constraints.of` and `Request.of` take them."""
+    given = dict(row.options)
+    if "voxel_size" not in given and "preset" not in given:
+        given["voxel_size"], given["preset"] = settings.voxel_size, settings.preset
+    if "guess" in given:
+        given["guess"] = read_pose(given["guess"])
+    for name in ("gravity", "viewpoint"):
+        if name in given:
+            given[name] = _numbers(given[name])
+    for name in ("max_translation", "max_rotation", "voxel_size"):
+        if isinstance(given.get(name), str):
+            given[name] = _number(given[name], name)
+    return given
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise VBRegError(f"{name} {text!r}: expected a number") from None
+
+
+def _numbers(cell: Any) -> Any:
+    """Return numbers with commas or blanks between as such, six as two threes; words stay."""
+    if not isinstance(cell, str):
+        return cell
+    try:
+        numbers = tuple(float(word) for word in cell.replace(",", " ").split())
+    except ValueError:
+        return cell
+    return (numbers[:3], numbers[3:]) if len(numbers) == 6 else numbers
+
+
+def failed(number: int, message: str, seconds: float | None = None) -> Row:
+    """Return the result of a row that has no pose."""
+    text = " ".join(message.split())
+    return {"row": number, "status": "failed", "seconds": seconds, "message": text}
+
+
+def succeeded(number: int, result: Registration, least: float) -> Row:
+    """Return the result of a row that has a pose; one less probable than `least` is doubtful.
+
+    So is one that what the scans share does not fix, and one that nobody judged.
+    """
+    p = result.success_probability
+    sure = p is not None and p >= least and result.determined
+    status: Status = "ok" if sure else "doubtful"
+    reason = result.verdict if p is not None else "; ".join(result.reasons)
+    pose = map(float, result.T_target_source.ravel())
+    return {
+        "row": number,
+        "status": status,
+        "success_probability": p,
+        "overlap": result.overlap,
+        **dict(zip(POSE, pose, strict=True)),
+        "inliers": result.inlier_count,
+        "matches": len(result.correspondences),
+        "used_voxel_size": result.voxel_size,
+        "seconds": sum(result.timings.values()),
+        "message": None if status == "ok" else reason,
+    }

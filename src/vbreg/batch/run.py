@@ -1,0 +1,235 @@
+"""A table in, a table out: what is missing is given to workers and kept in a journal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vbreg.backends import devices
+from vbreg.batch.journal import ResultJournal, journal_path
+from vbreg.batch.local import Died, LocalPool, Pool
+from vbreg.batch.plan import Plan
+from vbreg.batch.rows import RESULTS, BatchSettings, PairRow, failed, fingerprint, pair_rows
+from vbreg.batch.tables import Row, check_ending, column_types, pyarrow, read_table, write_table
+from vbreg.descriptors import descriptor_named
+from vbreg.errors import VBRegError
+from vbreg.inputs import check_choice, check_whole_number
+from vbreg.pretrained import DEFAULT, read_header, weights_path
+
+EngineName: TypeAlias = Literal["local", "ray"]
+MAX_TRIES = 3  # of a row whose worker ends
+MAX_DEATHS = 50  # of workers, one after the other, without a row done between
+
+
+@dataclass(frozen=True)
+class BatchSummary:
+    """How a run ended."""
+
+    rows: int
+    counts: dict[str, int]  # by status
+    computed: int  # rows that were not in the journal
+    seconds: float
+    workers: int
+    output: Path
+
+
+def register_table(
+    pairs: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    settings: BatchSettings | None = None,
+    engine: EngineName = "local",
+    workers: int | None = None,
+    device: str = "auto",
+    address: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = True,
+) -> BatchSummary:
+    """Register every pair of a table, and write a table with one row for each, in its order.
+
+    `engine` is 'local' (a process for every GPU of this machine, or for every core) or 'ray' (an
+    actor for every GPU or core of the cluster at `address`, or of this machine). A row that fails
+    says why; it does not end the run. A run that was killed goes on where it stopped when it is
+    called again: its journal lies beside the output until that is complete.
+    """
+    pairs, output = Path(pairs), Path(output)
+    settings = settings or BatchSettings()
+    check_choice(engine, "engine", get_args(EngineName))
+    if workers is not None:
+        check_whole_number(workers, "workers", 1)
+    table = read_table(pairs)
+    rows = pair_rows(table, pairs.absolute().parent)
+    _check_output(output, pairs, overwrite)
+    header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
+    start = time.perf_counter()
+    journal = ResultJournal(journal_path(output), header)
+    try:
+        left = [row for row in rows if row.number not in journal]
+        used = 0
+        if left:
+            used = _compute(left, journal, len(rows), _opener(engine, settings, address, device),
+                            workers, quiet)  # fmt: skip
+        _finish(output, table, journal)
+    finally:
+        journal.close()
+    journal.path.unlink()
+    seconds = time.perf_counter() - start
+    return BatchSummary(len(rows), journal.counts, len(left), seconds, used, output)
+
+
+def identity(settings: BatchSettings) -> dict[str, object]:
+    """Return what results depend on; a wrong name is told here, before any work begins."""
+    return {
+        **settings.identity(),
+        "weights": read_header(weights_path(settings.weights or DEFAULT)).get("sha256"),
+        "descriptor": [settings.descriptor, descriptor_named(settings.descriptor).fingerprint],
+    }
+
+
+def _check_output(output: Path, pairs: Path, overwrite: bool) -> None:
+    """Raise where the output cannot be written; forget an earlier run where that is asked for."""
+    if check_ending(output) == ".parquet":
+        pyarrow("writing")
+    if not output.absolute().parent.is_dir():
+        raise VBRegError(f"{output}: the folder {output.parent} does not exist; create it")
+    journal = journal_path(output)
+    if output.exists() and output.samefile(pairs):
+        raise VBRegError(f"{output} is the input: choose another name for the result")
+    if overwrite:
+        journal.unlink(missing_ok=True)
+    elif output.exists() and not journal.exists():
+        raise VBRegError(f"{output} exists: choose another name, or --overwrite it")
+
+
+Opener: TypeAlias = Callable[[int | None, int], Pool]  # of the workers wanted, and the rows left
+
+
+def _opener(
+    engine: EngineName, settings: BatchSettings, address: str | None, device: str
+) -> Opener:
+    """Return what starts the workers of an engine."""
+    if engine == "local":
+        if address is not None:
+            raise VBRegError(f"address {address!r}: only the engine 'ray' has one")
+
+        def local(workers: int | None, rows: int) -> Pool:
+            names = devices.for_workers(device, workers)
+            return LocalPool(settings, names[: max(1, rows)])
+
+        return local
+    from vbreg.batch.cluster import RayPool, import_ray
+
+    import_ray()
+    return lambda workers, rows: RayPool(settings, address=address, workers=workers, device=device)
+
+
+@dataclass(eq=False)
+class BatchRun:
+    """Rows that are given to workers, and what becomes of them."""
+
+    plan: Plan
+    pool: Pool
+    journal: ResultJournal
+    on_rows: Callable[[int], None] = lambda count: None
+    busy: dict[int, list[PairRow]] = field(default_factory=dict)  # chunks by their worker
+    tries: Counter[int] = field(default_factory=Counter)  # of rows whose workers ended
+    deaths: int = 0  # since a worker last finished a chunk
+
+    def __call__(self) -> None:
+        """Work until every row has a result."""
+        while True:
+            for worker in range(self.pool.workers):
+                chunk = None if worker in self.busy else self.plan.take(worker)
+                if chunk is not None:
+                    self.busy[worker] = chunk
+                    self.pool.submit(worker, chunk)
+            if not self.busy:
+                return
+            for event in self.pool.wait():
+                chunk = self.busy.pop(event.worker, [])
+                if isinstance(event, Died):
+                    self._after_death(event, chunk)
+                else:
+                    self.deaths = 0
+                    self._write(event.results)
+
+    def _after_death(self, event: Died, chunk: Sequence[PairRow]) -> None:
+        """Have the rows of a lost worker done again; who loses several has failed."""
+        self.deaths += 1
+        if self.deaths >= MAX_DEATHS:
+            raise VBRegError(
+                f"{self.deaths} workers ended one after the other; the last: {event.reason}; put "
+                "that right, and run the same command again to go on"
+            )
+        again = []
+        for row in chunk:
+            self.tries[row.number] += 1
+            if self.tries[row.number] < MAX_TRIES:
+                again.append(row)
+        lost = [row for row in chunk if row not in again]
+        said = f"{MAX_TRIES} workers ended while they worked on this row; the last: {event.reason}"
+        self._write([failed(row.number, said) for row in lost])
+        self.plan.put_back(again)
+        self.pool.restart(event.worker)
+
+    def _write(self, results: Sequence[Row]) -> None:
+        before = len(self.journal)
+        self.journal.add(results)
+        self.on_rows(len(self.journal) - before)
+
+
+def _compute(
+    left: Sequence[PairRow],
+    journal: ResultJournal,
+    total: int,
+    open_pool: Opener,
+    workers: int | None,
+    quiet: bool,
+) -> int:
+    """Compute what is missing; return by how many workers."""
+    pool = open_pool(workers, len(left))
+    try:
+        with _bar(quiet) as bar:
+            task = bar.add_task("pairs", total=total, completed=len(journal), counts="")
+
+            def show(count: int) -> None:
+                said = "  ".join(f"{status} {n}" for status, n in sorted(journal.counts.items()))
+                bar.update(task, advance=count, counts=said)
+
+            show(0)
+            chunk = max(1, min(pool.chunk, len(left) // (4 * pool.workers)))
+            BatchRun(Plan(left, pool.workers, chunk), pool, journal, show)()
+    finally:
+        pool.close()
+    return pool.workers
+
+
+def _finish(output: Path, table: Sequence[Row], journal: ResultJournal) -> None:
+    """Write the output: the columns of the input, then the results, row by row."""
+    given = {name: kind for name, kind in column_types(table).items() if name not in RESULTS}
+    columns = {**given, **RESULTS}
+    rows = (
+        {**{name: row.get(name) for name in given}, **journal[number]}
+        for number, row in enumerate(table)
+    )
+    write_table(output, columns, rows)
+
+
+def _bar(quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[counts]}"),
+        console=Console(stderr=True),
+        disable=quiet,
+    )

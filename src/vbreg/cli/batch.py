@@ -1,0 +1,122 @@
+"""`vbreg batch` registers every pair of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.console import print_row, stdout_console
+from vbreg.cli.register import (
+    DescriptorOption,
+    KeypointsOption,
+    MatchingOption,
+    MaxCorrespondencesOption,
+    PresetOption,
+    RefineOption,
+    VerifyOption,
+    WeightsOption,
+    count_of,
+)
+
+EXAMPLES = examples(
+    "vbreg batch pairs.csv -o poses.csv",
+    "vbreg batch pairs.csv -o poses.parquet --preset outdoor --workers 8",
+    "vbreg batch pairs.jsonl -o poses.jsonl --min-probability 0.95 --device cuda",
+    "vbreg batch pairs.parquet -o poses.parquet --engine ray --address auto",
+)
+MEGABYTE = 2**20
+
+# Names that lie where torch would be loaded for `--help`; a test compares these with them.
+EngineName = Literal["local", "ray"]
+
+
+def batch(
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PAIRS",
+            help="A table (.csv, .jsonl, .parquet) with the columns source and target, and, if you "
+            "like, voxel_size, preset, viewpoint, gravity, guess, max_translation, max_rotation. "
+            "Paths are relative to the table.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The table to write, with the same endings.")
+    ],
+    engine: Annotated[
+        EngineName, typer.Option(help="This machine, or a cluster (with vbreg[scale]).")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes. Left out: one for every GPU, or for every core."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster; auto is the one that this machine belongs to."),
+    ] = None,
+    voxel_size: VoxelSizeOption = None,
+    preset: PresetOption = None,
+    device: DeviceOption = "auto",
+    weights: WeightsOption = None,
+    descriptor: DescriptorOption = "learned",
+    keypoints: KeypointsOption = None,
+    matching: MatchingOption = None,
+    max_correspondences: MaxCorrespondencesOption = 8000,
+    verify: VerifyOption = True,
+    refine: RefineOption = None,
+    min_probability: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="A less probable pose is doubtful.")
+    ] = 0.9,
+    memory: Annotated[
+        int, typer.Option(metavar="MB", min=1, help="What a worker keeps of clouds it has read.")
+    ] = 1024,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Register every pair of a table: one row in, one row out, in the same order.
+
+    The same command goes on after a stop. A row that fails says why, and the others go on.
+    """
+    from vbreg.batch import BatchSettings, register_table
+
+    settings = BatchSettings(
+        weights=weights,
+        descriptor=descriptor,
+        keypoints=count_of(keypoints),
+        matching=matching,
+        max_correspondences=max_correspondences,
+        verify=verify,
+        refine=refine,
+        voxel_size=voxel_size,
+        preset=preset,
+        min_probability=min_probability,
+        cache_bytes=memory * MEGABYTE,
+    )
+    done = register_table(
+        pairs,
+        output,
+        settings=settings,
+        engine=engine,
+        workers=workers,
+        device=device,
+        address=address,
+        overwrite=overwrite,
+        quiet=quiet,
+    )
+    if quiet:
+        return
+    console = stdout_console()
+    said = ", ".join(f"{count} {status}" for status, count in sorted(done.counts.items()))
+    print_row(console, "pairs", f"{done.rows}: {said or 'none'}")
+    if done.computed < done.rows:
+        print_row(console, "known before", str(done.rows - done.computed))
+    if done.computed:
+        rate = done.computed / done.seconds
+        workers_said = f"{done.workers} worker{'s' * (done.workers != 1)}"
+        print_row(console, "seconds", f"{done.seconds:.1f} ({rate:.2f} pairs/s, {workers_said})")
+    print_row(console, "wrote", str(done.output))

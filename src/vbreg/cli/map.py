@@ -1,0 +1,147 @@
+"""`vbreg map build` describes a map once; `vbreg map locate` finds scans in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.checks import check_inputs
+from vbreg.cli.console import complain, print_row, progress, stdout_console
+from vbreg.cli.register import DescriptorOption, PresetOption
+from vbreg.errors import VBRegError
+from vbreg.summary import as_json
+from vbreg.types import LIKELY
+
+map_app = typer.Typer(
+    help="Describe a map once, and find scans in it.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+BUILD_EXAMPLES = examples(
+    "vbreg map build scans/ -o map.safetensors",
+    "vbreg map build merged.ply -o map.safetensors --voxel-size 0.1",
+)
+LOCATE_EXAMPLES = examples(
+    "vbreg map locate map.safetensors scan.ply",
+    "vbreg map locate map.safetensors *.pcd --json | jq '.[].T_target_source'",
+)
+
+
+def build(
+    clouds: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER|FILE",
+            help="A folder of clouds, with poses.txt (a row of 12 or 16 numbers each, T_map_cloud) "
+            "or already in one frame; or one merged cloud.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map, .safetensors.")],
+    voxel_size: VoxelSizeOption = None,
+    preset: PresetOption = None,
+    descriptor: DescriptorOption = "learned",
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+) -> None:
+    """Describe a map of one or many clouds, and save it."""
+    files, poses = _clouds(clouds)
+    if output.suffix != ".safetensors" or not output.absolute().parent.is_dir():
+        raise VBRegError(f"-o {output}: expected a .safetensors file in a folder that exists")
+    start = time.perf_counter()
+    with progress(quiet) as stage:
+        stage("start torch")
+        from vbreg.maps import Map
+
+        found = Map.build(
+            files,
+            poses,
+            voxel_size=voxel_size,
+            preset=preset,
+            descriptor=descriptor,
+            device=device,
+            names=[path.name for path in files],
+            on_done=lambda count: stage(f"described {count} of {len(files)}"),
+        )
+        found.save(output)
+    if not quiet:
+        console = stdout_console()
+        keypoints = sum(map(len, found.fragments))
+        print_row(console, "fragments", f"{len(found)} of {len(files)} clouds")
+        print_row(console, "keypoints", str(keypoints))
+        print_row(console, "voxel size", f"{found.scale.voxel_size:g}")
+        print_row(console, "seconds", f"{time.perf_counter() - start:.1f}")
+        print_row(console, "wrote", f"{output} ({output.stat().st_size / 2**20:.1f} MB)")
+
+
+def locate(
+    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="What `vbreg map build` wrote.")],
+    scans: Annotated[list[Path], typer.Argument(metavar="SCAN...", help="Clouds to find in it.")],
+    candidates: Annotated[
+        int, typer.Option(min=1, help="Fragments that a scan is registered to, at most.")
+    ] = 5,
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+) -> None:
+    """Find the pose of each scan in a map."""
+    told: list[dict[str, Any]] = []
+    with progress(quiet) as stage:
+        stage("start torch")
+        from vbreg.maps import Map
+
+        place = Map.load(map_path, device=device)
+        for path in scans:
+            stage(f"locate {path.name}")
+            try:
+                check_inputs(path)
+                start = time.perf_counter()
+                result = place.locate(path, candidates=candidates)
+                seconds = time.perf_counter() - start
+                told.append(as_json(result, {"locate": seconds}, path, map_path))
+            except VBRegError as error:
+                told.append({"source": str(path), "target": str(map_path), "error": str(error)})
+    if json_:
+        print(json.dumps(told, indent=2))
+    for each in told:
+        if "error" in each:
+            complain("error", each["error"])
+        elif not json_:
+            _print(each)
+    if any("error" in each for each in told):
+        raise typer.Exit(2)
+
+
+def _print(found: dict[str, Any]) -> None:
+    """Print where a scan is."""
+    console = stdout_console()
+    console.print(found["source"], style="bold", soft_wrap=True, markup=False)
+    for row in found["T_target_source"]:
+        console.print("  " + "  ".join(f"{value:12.6f}" for value in row), soft_wrap=True)
+    print_row(console, "verdict", found["verdict"])
+    print_row(console, "seconds", f"{found['timings']['locate']:.2f}")
+    if (found["success_probability"] or 0.0) < LIKELY:
+        complain("warning", f"{found['source']}: {found['verdict']}")
+
+
+def _clouds(path: Path) -> tuple[list[Path], Any]:
+    """Return the files of a map and their poses; None where these are in one frame already."""
+    if not path.is_dir():
+        check_inputs(path)
+        return [path], None
+    from vbreg.datasets.folder import POSES, cloud_files, files_and_poses
+
+    if (path / POSES).is_file():
+        return files_and_poses(path)
+    files = cloud_files(path)
+    if not files:
+        raise VBRegError(f"{path}: no clouds in this folder; `vbreg formats` lists their endings")
+    return files, None
+
+
+map_app.command("build", epilog=BUILD_EXAMPLES)(build)
+map_app.command("locate", epilog=LOCATE_EXAMPLES)(locate)

@@ -1,0 +1,265 @@
+"""`vbreg reconstruct` puts all scans of a folder into one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vbreg.cli.app import (
+    CoordinatesOption,
+    DeviceOption,
+    QuietOption,
+    VoxelSizeOption,
+    command_line,
+    examples,
+)
+from vbreg.cli.checks import check_outputs
+from vbreg.cli.console import complain, print_row, stdout_console
+from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
+from vbreg.errors import FileFormatError, VBRegError
+
+if TYPE_CHECKING:
+    from vbreg.scenes import Reconstruction
+
+NOT_CONNECTED = 3  # the exit code where not all scans connect, if that is asked for
+MAX_LISTED = 10  # doubtful edges, or scans that do not connect, that are printed
+
+EXAMPLES = examples(
+    "vbreg reconstruct scans/ -o scene.ply",
+    "vbreg reconstruct scans/ -o scene.ply --report scene.html --poses poses.json",
+    "vbreg reconstruct scans/ --poses poses.tum --poses graph.g2o",
+    "vbreg reconstruct drive/ -o map.ply --preset outdoor --thin 0.1",
+    "vbreg reconstruct scans/ -o scene.ply --all-components    # scene-2.ply, scene-3.ply, ...",
+    "vbreg reconstruct scans/ -o scene.ply --require-all || echo some scans do not connect",
+)
+
+
+def reconstruct(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The scans: every cloud in it, in any order.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write the largest component as one cloud."),
+    ] = None,
+    poses: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Write the poses: .json (with edges and doubts), .tum or .txt (TUM), .g2o. "
+            "May be given several times."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page with the scene, pair matrix, graph and doubtful edges, .html."
+        ),
+    ] = None,
+    all_components: Annotated[
+        bool,
+        typer.Option(
+            "--all-components", help="Write the other components, too, each to a file of its own."
+        ),
+    ] = False,
+    thin: Annotated[
+        float | None,
+        typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
+    ] = None,
+    voxel_size: VoxelSizeOption = None,
+    preset: PresetOption = None,
+    pair_share: Annotated[
+        float,
+        typer.Option(help="Register at most this share of all pairs.", min=0.0, max=1.0),
+    ] = 0.25,
+    refine: Annotated[
+        bool,
+        typer.Option(
+            "--refine/--no-refine", help="Lay overlapping scans onto each other at the end, or not."
+        ),
+    ] = True,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for results of pairs: the same command goes on where it was ended. Left "
+            "out: OUTPUT_pairs beside the output.",
+        ),
+    ] = None,
+    require_all: Annotated[
+        bool,
+        typer.Option(
+            "--require-all", help=f"Exit with {NOT_CONNECTED} where not all scans connect."
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
+    weights: WeightsOption = None,
+    descriptor: DescriptorOption = "learned",
+    coordinates: CoordinatesOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the poses of all scans in FOLDER and put them into one frame.
+
+    Scans that do not connect to the others are told, and stay in frames of their own.
+    """
+    files = _check(folder, output, poses or [], report)
+    from vbreg import scenes
+
+    if work is None and output is not None:
+        work = output.with_name(f"{output.stem}_pairs")
+    with _bars(quiet) as tell:
+        found = scenes.reconstruct(
+            files,
+            voxel_size=voxel_size,
+            preset=preset,
+            weights=weights,
+            descriptor=descriptor,
+            device=device,
+            pair_share=pair_share,
+            refine=refine,
+            work=work,
+            on_progress=tell,
+        )
+        written = _write_poses(found, poses or [])
+        if output is not None:
+            count = len(found.components) if all_components else 1
+            for c in range(count):
+                path = (
+                    output if c == 0 else output.with_name(f"{output.stem}-{c + 1}{output.suffix}")
+                )
+                _write_cloud(path, files, found, c, thin, coordinates, tell)
+                written.append(path)
+        if report is not None:
+            from vbreg.scenes.report import write_scene_report
+
+            write_scene_report(report, found, files, command_line(context))
+            written.append(report)
+    if not quiet:
+        _print(stdout_console(), found, written, work)
+    _warn(found)
+    if require_all and len(found.components) > 1:
+        raise typer.Exit(NOT_CONNECTED)
+
+
+def _check(
+    folder: Path, output: Path | None, poses: Sequence[Path], report: Path | None
+) -> list[Path]:
+    """Return the files of the folder; raise where a path is wrong, before any work begins."""
+    from vbreg.scenes.outputs import POSE_ENDINGS
+    from vbreg.scenes.reconstruction import scan_files
+
+    if output is None and not poses and report is None:
+        raise VBRegError("nothing to write: give -o scene.ply, --poses poses.json or --report")
+    for path in poses:
+        if path.suffix.lower() not in POSE_ENDINGS:
+            raise FileFormatError(
+                f"{path}: unknown ending '{path.suffix}', expected one of {', '.join(POSE_ENDINGS)}"
+            )
+        if not path.parent.is_dir():
+            raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
+    found = scan_files(folder)
+    written = [] if output is None else [output]
+    # What an earlier run put into the folder is no scan of it.
+    files = [path for path in found if path.absolute() not in [w.absolute() for w in written]]
+    check_outputs(clouds=written, report=report, inputs=files)
+    if len(files) < 2:
+        raise VBRegError(f"{folder}: {len(files)} scans beside the output; expected at least two")
+    return files
+
+
+def _write_poses(found: Reconstruction, paths: Sequence[Path]) -> list[Path]:
+    from vbreg.scenes.outputs import write_scene_poses
+
+    for path in paths:
+        write_scene_poses(path, found)
+    return list(paths)
+
+
+def _write_cloud(
+    path: Path,
+    files: Sequence[Path],
+    found: Reconstruction,
+    component: int,
+    thin: float | None,
+    coordinates: Any,
+    tell: Callable[[str, int, int], None],
+) -> None:
+    from vbreg import io
+    from vbreg.scenes.outputs import merged_component
+
+    members = found.components[component]
+    cloud = merged_component(
+        files,
+        found,
+        component,
+        thin=thin,
+        on_done=lambda done: tell("merge", done, len(members)),
+    )
+    io.write(path, cloud, coordinates=coordinates)
+
+
+def _print(
+    console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
+) -> None:
+    """Print what was found, for people."""
+    kept = sum(edge.kept for edge in found.edges)
+    sizes = ", ".join(str(len(members)) for members in found.components[:MAX_LISTED])
+    all_pairs = len(found) * (len(found) - 1) // 2
+    print_row(console, "scans", str(len(found)))
+    print_row(console, "components", f"{len(found.components)} (of {sizes} scans)")
+    share = 100 * found.pairs_tried / all_pairs
+    print_row(console, "pairs", f"{found.pairs_tried} of {all_pairs} registered ({share:.0f} %)")
+    print_row(console, "edges", f"{kept} kept, {len(found.edges) - kept} dropped")
+    print_row(console, "voxel size", f"{found.voxel_size:g}")
+    for edge in found.doubtful[:MAX_LISTED]:
+        ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
+        print_row(console, "doubtful", f"{ends}: {edge.doubt} ({100 * edge.probability:.0f} %)")
+    for path in written:
+        print_row(console, "wrote", str(path))
+    if work is not None:
+        print_row(console, "pairs in", f"{work} (delete it when you are done)")
+
+
+def _warn(found: Reconstruction) -> None:
+    """Say which scans do not connect, and which components almost did."""
+    if len(found.components) < 2:
+        return
+    apart = [found.names[k] for members in found.components[1:] for k in members]
+    listed = ", ".join(apart[:MAX_LISTED]) + (", ..." if len(apart) > MAX_LISTED else "")
+    complain(
+        "warning",
+        f"{len(apart)} of {len(found)} scans do not connect to the largest component: {listed}; "
+        "they are in frames of their own",
+    )
+    for join in found.refused[:MAX_LISTED]:
+        complain(
+            "warning",
+            f"components {join.groups[0] + 1} and {join.groups[1] + 1} were not joined: "
+            f"{len(join.edges)} pairs agree on a pose, but others contradict it; more scans in "
+            "between would help",
+        )
+
+
+@contextmanager
+def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show how far each stage is on the terminal; nothing where stderr is none."""
+    console = Console(stderr=True)
+    if quiet or not console.is_interactive:
+        yield lambda stage, done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield tell

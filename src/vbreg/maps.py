@@ -1,0 +1,391 @@
+"""A map that is described once and asked many times: where is this scan?
+
+Fragments of the map lie in its frame, each with keypoints, descriptors and a surface. A query is
+described, compared with all fragments by a cheap score, registered to the best few, and the most
+probable pose is the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vbreg.clouds import estimate_voxel_size
+from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
+from vbreg.errors import FileFormatError, VBRegError
+from vbreg.frames import LocalCloud
+from vbreg.inputs import Cloud, check_whole_number
+from vbreg.io import atomic_path
+from vbreg.matching import (
+    DescribedCloud,
+    Keypoints,
+    ThinnedSurface,
+    Viewpoint,
+    describe,
+    describe_points,
+    match_clouds,
+)
+from vbreg.registration import MIN_ALTERNATIVE, VBReg, usual_viewpoint
+from vbreg.scale import PresetName, Scale
+from vbreg.scenes.retrieval import keypoint_table, similarities_to
+from vbreg.streaming import local_cloud
+from vbreg.types import Alternative, Float64, Registration
+from vbreg.weights_file import FORMAT, checksum, read_weights
+
+CANDIDATES = 5  # fragments that a query is registered to
+MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
+MARGIN = 0.15  # of the length of a piece that it shares with the one beside it
+MAX_ESTIMATES = 8  # clouds that tell the voxel size
+SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
+
+Words: TypeAlias = Callable[[int], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Fragments of a place in one frame, described, and the network that registers to them."""
+
+    fragments: tuple[DescribedCloud, ...]  # in the frame of the map
+    names: tuple[str, ...]
+    scale: Scale
+    descriptor: Descriptor
+    viewpoint: str  # 'origin' or 'unknown', of fragments and queries
+    keypoints: Keypoints | None
+    model: VBReg
+
+    @staticmethod
+    def build(
+        clouds: Cloud | Sequence[Cloud],
+        poses: Sequence[ArrayLike] | None = None,
+        *,
+        voxel_size: float | None = None,
+        preset: PresetName | None = None,
+        descriptor: DescriptorChoice = "learned",
+        keypoints: Keypoints | None = None,
+        names: Sequence[str] | None = None,
+        model: VBReg | None = None,
+        device: str = "auto",
+        on_done: Words = lambda count: None,
+    ) -> Map:
+        """Describe a map: one merged cloud, or several with their poses T_map_cloud (4, 4).
+
+        Without poses, all clouds are in the frame of the map. `voxel_size` is as in `register`;
+        left out, the preset's, or estimated. A large cloud is cut into pieces that overlap.
+        `on_done` is told how many clouds are described.
+        """
+        given = _several(clouds)
+        placed = _checked_poses(poses, len(given))
+        called = [f"{k}" for k in range(len(given))] if names is None else list(names)
+        if len(called) != len(given):
+            raise VBRegError(f"{len(called)} names for {len(given)} clouds: give one for each")
+        compute = descriptor_named(descriptor)
+        model = model or VBReg.from_pretrained(device=device)
+        scale = _choose_scale(voxel_size, preset, given)
+        fragments: list[DescribedCloud] = []
+        owners: list[str] = []
+        viewpoint: Viewpoint = "unknown"
+        for k, (cloud, T) in enumerate(zip(given, placed, strict=True)):
+            local = local_cloud(cloud, f"cloud {called[k]}")
+            if k == 0:
+                viewpoint = usual_viewpoint(preset, local)
+            options = {"descriptor": compute, "keypoints": keypoints, "viewpoint": viewpoint}
+            pieces = [piece.moved(T) for piece in _described(local, scale, model.device, options)]
+            fragments += pieces
+            owners += (
+                [called[k]]
+                if len(pieces) == 1
+                else [f"{called[k]}#{number}" for number in range(len(pieces))]
+            )
+            on_done(k + 1)
+        seen_from = str(viewpoint)
+        return Map(tuple(fragments), tuple(owners), scale, compute, seen_from, keypoints, model)
+
+    def __len__(self) -> int:
+        """Return the number of fragments."""
+        return len(self.fragments)
+
+    def __repr__(self) -> str:
+        count = sum(len(fragment) for fragment in self.fragments)
+        return (
+            f"Map({len(self)} fragments, {count} keypoints, voxel size {self.scale.voxel_size:g}, "
+            f"descriptor {self.descriptor.name!r}, {self.model.device})"
+        )
+
+    @cached_property
+    def table(self) -> tuple[Tensor, Tensor]:
+        """What queries are compared with."""
+        return keypoint_table(self.fragments)
+
+    def ranked(self, query: DescribedCloud) -> list[tuple[str, float]]:
+        """Return the names of all fragments and how alike a query is to each, the best first."""
+        scores = similarities_to(query, self.table)
+        order = scores.argsort(descending=True, stable=True).tolist()
+        return [(self.names[k], float(scores[k])) for k in order]
+
+    def describe(self, query: Cloud) -> DescribedCloud:
+        """Describe a query as the fragments were."""
+        return describe(
+            query,
+            self.scale,
+            descriptor=self.descriptor,
+            keypoints=self.keypoints,
+            viewpoint="origin" if self.viewpoint == "origin" else "unknown",
+            device=self.model.device,
+        )
+
+    def locate(
+        self, query: Cloud | DescribedCloud, *, candidates: int = CANDIDATES
+    ) -> Registration:
+        """Find the pose of a query in the map: `T_target_source` is T_map_query.
+
+        The query is registered to the `candidates` fragments that are most like it, and the most
+        probable pose is returned. Where fragments disagree, as rooms that look alike make them,
+        they share the probability, and the other poses are among the `alternatives`.
+        """
+        check_whole_number(candidates, "candidates", 1)
+        described = query if isinstance(query, DescribedCloud) else self.describe(query)
+        scores = similarities_to(described, self.table)
+        order = scores.argsort(descending=True, stable=True)[:candidates].tolist()
+        pairs, failure = [], VBRegError("")
+        for k in order:
+            try:
+                pairs.append(match_clouds(described, self.fragments[k], self.scale))
+            except VBRegError as error:  # too few matches with this one
+                failure = error
+        if not pairs:
+            raise failure
+        return _most_probable(self.model.solve_batch(pairs), described.origin)
+
+    def save(self, path: str | Path) -> None:
+        """Write the map to a file (.safetensors), all or nothing."""
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            raise FileFormatError(f"{path}: expected the ending .safetensors")
+        tensors = {name: tensor.contiguous() for name, tensor in _flat(self.fragments).items()}
+        header = {
+            "format": FORMAT,
+            "map": {
+                "voxel_size": self.scale.voxel_size,
+                "descriptor": self.descriptor.name,
+                "fingerprint": self.descriptor.fingerprint,
+                "matching": self.fragments[0].matching,
+                "viewpoint": self.viewpoint,
+                "keypoints": self.keypoints,
+                "names": self.names,
+            },
+            "sha256": checksum(tensors),
+        }
+        with atomic_path(path) as temporary:
+            save_file(tensors, str(temporary), metadata={"vbreg": json.dumps(header)})
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        device: str = "auto",
+        model: VBReg | None = None,
+        descriptor: DescriptorChoice | None = None,
+    ) -> Map:
+        """Read a map that `save` wrote; it must have been described with the same weights.
+
+        `descriptor` is needed where the map was described by a function of your own.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileFormatError(f"{path}: no such file; expected a map that vbreg wrote")
+        header, tensors = read_weights(path)
+        about = _checked_header(path, header, tensors)
+        compute = descriptor_named(about["descriptor"] if descriptor is None else descriptor)
+        if compute.fingerprint != about["fingerprint"]:
+            raise VBRegError(
+                f"{path} was described by {about['descriptor']!r} with other weights than those "
+                "here: build it again, or use the version of vbreg that wrote it"
+            )
+        model = model or VBReg.from_pretrained(device=device)
+        fragments = [f.to(model.device) for f in _fragments(path, tensors, about["matching"])]
+        if len(fragments) != len(about["names"]):
+            raise FileFormatError(f"{path}: {len(fragments)} fragments; expected one for each name")
+        return Map(
+            tuple(fragments),
+            tuple(about["names"]),
+            Scale(about["voxel_size"]),
+            compute,
+            about["viewpoint"],
+            about["keypoints"],
+            model,
+        )
+
+
+def _most_probable(found: Sequence[Registration], middle: Float64) -> Registration:
+    """Return the most probable pose of a query about its middle (3,), less what others have."""
+    ranked = sorted(found, key=lambda each: (each.success_probability or 0.0, each.score))[::-1]
+    best = ranked[0]
+    others: list[Registration] = []
+    for each in ranked[1:]:
+        if not any(_same_place(each, known, middle) for known in (best, *others)):
+            others.append(each)
+    odds = [_odds(each) for each in (best, *others)]
+    total = 1 + sum(odds)
+    rivals = [
+        Alternative(each.T_target_source, share / total)
+        for each, share in zip(others, odds[1:], strict=True)
+        if share / total >= MIN_ALTERNATIVE
+    ]
+    kept = [*best.alternatives, *rivals]
+    return replace(
+        best,
+        success_probability=odds[0] / total,
+        alternatives=tuple(sorted(kept, key=lambda each: -each.probability)),
+    )
+
+
+def _odds(found: Registration) -> float:
+    p = min(found.success_probability or 0.0, 1 - 1e-9)
+    return p / (1 - p)
+
+
+def _same_place(one: Registration, other: Registration, middle: Float64) -> bool:
+    """Tell whether two poses put a query, whose middle (3,) is given, to the same place."""
+    R = one.T_target_source[:3, :3].T @ other.T_target_source[:3, :3]
+    angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
+    apart = (one.T_target_source - other.T_target_source) @ np.append(middle, 1.0)
+    near = SAME_THRESHOLDS * one.inlier_threshold
+    return bool(angle <= SAME_DEGREES and np.linalg.norm(apart) <= near)
+
+
+def _several(clouds: Cloud | Sequence[Cloud]) -> list[Cloud]:
+    """Return clouds as a list; rows of three numbers are one cloud."""
+    if not isinstance(clouds, list | tuple):
+        return [clouds]  # type: ignore[list-item]  # a sequence of another kind is an array
+    first = clouds[0] if len(clouds) else None
+    rows = isinstance(first, list | tuple) and all(isinstance(x, int | float) for x in first)
+    return [clouds] if rows else list(clouds)
+
+
+def _described(
+    cloud: LocalCloud, scale: Scale, device: torch.device, options: dict[str, Any]
+) -> Iterator[DescribedCloud]:
+    """Yield the pieces of a cloud, described, each about its own middle."""
+    points, detail = cloud.thinned((scale.voxel_size, scale.detail_size), device)
+    for some, fine in _pieces(points, detail):
+        middle = some.mean(0)
+        origin = cloud.origin + middle.double().cpu().numpy()
+        yield describe_points(some - middle, origin, scale, detail=fine - middle, **options)
+
+
+def _checked_poses(poses: Sequence[ArrayLike] | None, count: int) -> Float64:
+    """Return poses (K, 4, 4)."""
+    if count == 0:
+        raise VBRegError("a map of no clouds: give at least one")
+    if poses is None:
+        return np.repeat(np.eye(4)[None], count, axis=0)
+    try:
+        given = np.asarray(poses, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.empty(0)
+    if given.shape != (count, 4, 4) or not np.isfinite(given).all():
+        raise VBRegError(
+            f"poses of shape {given.shape} for {count} clouds: expected a pose T_map_cloud (4, 4) "
+            "for each"
+        )
+    R = given[:, :3, :3]
+    skew = np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)).max()
+    if skew > 1e-3 or (np.linalg.det(R) < 0).any():
+        raise VBRegError(
+            f"the poses hold a matrix that is no rotation (off by {skew:.2g}): expected poses that "
+            "neither scale nor mirror"
+        )
+    return given
+
+
+def _choose_scale(
+    voxel_size: float | None, preset: PresetName | None, clouds: Sequence[Cloud]
+) -> Scale:
+    """Return the scale that is asked for, or that suits most of the clouds."""
+    if voxel_size is not None:
+        return Scale(voxel_size)
+    if preset is not None:
+        return Scale.of_preset(preset)
+    some = clouds[:: max(1, len(clouds) // MAX_ESTIMATES)]
+    points = [local_cloud(cloud, "a cloud of the map").points for cloud in some]
+    return Scale(float(np.median([estimate_voxel_size(each, each) for each in points])))
+
+
+def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut points (N, 3) and their detail (F, 3) into pieces of at most MAX_FRAGMENT points.
+
+    A piece is halved across its longest side; both halves share some of what lies between them.
+    """
+    if len(points) <= MAX_FRAGMENT:
+        yield points, detail
+        return
+    extent = points.amax(0) - points.amin(0)
+    axis = int(extent.argmax())
+    apart = [each[:, axis] - points[:, axis].median() for each in (points, detail)]
+    for margin in (MARGIN * float(extent[axis]) / 2, 0.0):
+        halves = [[sign * x <= margin for x in apart] for sign in (1.0, -1.0)]
+        if not any(bool(kept.all()) for kept, _ in halves):
+            for kept, fine in halves:
+                yield from _pieces(points[kept], detail[fine])
+            return
+    yield points, detail  # in one place, where there is nothing to cut
+
+
+PARTS = ("points", "normals", "descriptors", "surface", "surface_normals")
+
+
+def _flat(fragments: Sequence[DescribedCloud]) -> dict[str, Tensor]:
+    """Return all fragments as a few tensors, one after the other, and how long each is."""
+    rows: dict[str, list[Tensor]] = {name: [] for name in PARTS}
+    for fragment in fragments:
+        assert fragment.normals is not None
+        assert fragment.surface is not None
+        parts = fragment.points, fragment.normals, fragment.descriptors, *fragment.surface
+        for name, part in zip(PARTS, parts, strict=True):
+            rows[name].append(part.float().cpu())
+    counts = [[len(f), len(f.surface.points) if f.surface else 0] for f in fragments]
+    return {
+        **{name: torch.cat(parts) for name, parts in rows.items()},
+        "counts": torch.tensor(counts),
+        "origins": torch.from_numpy(np.stack([fragment.origin for fragment in fragments])),
+    }
+
+
+def _fragments(
+    path: Path, tensors: dict[str, Tensor], matching: MatchingName
+) -> Iterator[DescribedCloud]:
+    """Yield the fragments of which `_flat` made tensors."""
+    keypoints, surface = tensors["counts"].T.tolist()
+    try:
+        points, normals, descriptors = (tensors[name].split(keypoints) for name in PARTS[:3])
+        places, sides = (tensors[name].split(surface) for name in PARTS[3:])
+    except RuntimeError as error:
+        raise FileFormatError(f"{path}: its tensors do not fit together ({error})") from error
+    for k, origin in enumerate(tensors["origins"].double().numpy()):
+        on_surface = ThinnedSurface(places[k], sides[k])
+        yield DescribedCloud(points[k], normals[k], descriptors[k], origin, matching, on_surface)
+
+
+def _checked_header(
+    path: Path, header: dict[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Return what a file says about its map, if it holds one and is as it was written."""
+    about = header.get("map")
+    if not isinstance(about, dict) or set(tensors) != {*PARTS, "counts", "origins"}:
+        raise FileFormatError(f"{path}: it holds no map; expected what `vbreg map build` wrote")
+    if header.get("sha256") != checksum(tensors):
+        raise FileFormatError(f"{path}: its checksum is wrong; get a fresh copy, or build it again")
+    known = {"voxel_size", "descriptor", "fingerprint", "matching", "viewpoint", "keypoints"}
+    if set(about) != known | {"names"} or about["matching"] not in get_args(MatchingName):
+        raise FileFormatError(f"{path}: a map of another version of vbreg; build it again")
+    return about

@@ -1,0 +1,146 @@
+"""A reconstruction into files: poses as JSON, TUM or g2o, and one cloud for each component."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vbreg import __version__, io
+from vbreg.clouds import voxel_index
+from vbreg.errors import FileFormatError
+from vbreg.scenes.graph import information_of
+from vbreg.scenes.results import Reconstruction
+from vbreg.types import PointCloud
+
+POSE_ENDINGS = (".json", ".tum", ".txt", ".g2o")
+
+
+def write_scene_poses(path: str | os.PathLike[str], found: Reconstruction) -> None:
+    """Write the poses by the ending: .json (all there is to say), .tum or .txt, .g2o.
+
+    TUM's lines have no place for several frames: there is the largest component alone.
+    """
+    path = Path(path)
+    ending = path.suffix.lower()
+    if ending == ".json":
+        with io.atomic_path(path) as temporary:
+            text = json.dumps(scene_as_json(found), indent=2, allow_nan=False)
+            temporary.write_text(text + "\n", encoding="utf-8")
+    elif ending == ".g2o":
+        poses = list(enumerate(found.T_world_scan))
+        edges = [
+            io.MeasuredPose(e.source, e.target, e.T_target_source, information_of(e.covariance))
+            for e in found.edges
+            if e.kept
+        ]
+        io.write_g2o(path, poses, edges)
+    elif ending in (".tum", ".txt"):
+        members = found.components[0]
+        comments = [f"{k} {found.names[k]}" for k in members]
+        left = len(found) - len(members)
+        comments += [f"{left} scans do not connect to these"] if left else []
+        io.write_tum(path, [(k, found.T_world_scan[k]) for k in members], comments)
+    else:
+        raise FileFormatError(
+            f"{path}: unknown ending '{ending}', expected one of {', '.join(POSE_ENDINGS)}"
+        )
+
+
+def scene_as_json(found: Reconstruction) -> dict[str, Any]:
+    """Return poses, components and edges as JSON's types."""
+    return {
+        "version": __version__,
+        "voxel_size": found.voxel_size,
+        "pairs_tried": found.pairs_tried,
+        "components": found.components,
+        "scans": [
+            {
+                "name": name,
+                "component": int(found.component[k]),
+                "T_world_scan": found.T_world_scan[k].tolist(),
+            }
+            for k, name in enumerate(found.names)
+        ],
+        "edges": [
+            {
+                "source": e.source,
+                "target": e.target,
+                "T_target_source": e.T_target_source.tolist(),
+                "probability": e.probability,
+                "kept": e.kept,
+                "error": e.error if np.isfinite(e.error) else None,
+                "triangles": e.triangles,
+                "triangles_fit": e.triangles_fit,
+                "bridge": e.bridge,
+                "guided": e.guided,
+                "doubt": e.doubt,
+            }
+            for e in found.edges
+        ],
+        "refused_joins": [
+            {
+                "components": list(join.groups),
+                "evidence": join.evidence,
+                "against": join.rival,
+            }
+            for join in found.refused
+        ],
+    }
+
+
+def merged_component(
+    clouds: Sequence[str | os.PathLike[str] | PointCloud],
+    found: Reconstruction,
+    component: int = 0,
+    *,
+    thin: float | None = None,
+    on_done: Callable[[int], object] = lambda scans: None,
+) -> PointCloud:
+    """Return the scans of a component as one cloud, with what every scan has of each point.
+
+    The attribute `scan` is the number of the scan. With `thin`, one point a voxel of this size is
+    kept of each scan.
+    """
+    parts = []
+    for done, k in enumerate(found.components[component], start=1):
+        given = clouds[k]
+        cloud = given if isinstance(given, PointCloud) else io.read(given)
+        cloud = cloud.selected(_kept(cloud, thin)).transformed(found.T_world_scan[k])
+        parts.append((k, cloud))
+        on_done(done)
+    first = parts[0][1].attributes
+    names = [
+        name
+        for name in first
+        if all(
+            name in cloud.attributes and cloud.attributes[name].shape[1:] == first[name].shape[1:]
+            for _, cloud in parts
+        )
+    ]
+    attributes = {
+        name: np.concatenate([cloud.attributes[name] for _, cloud in parts]) for name in names
+    }
+    attributes["scan"] = np.concatenate(
+        [np.full(len(cloud), k, dtype=np.int32) for k, cloud in parts]
+    )
+    return PointCloud(np.concatenate([cloud.points for _, cloud in parts]), attributes)
+
+
+def _kept(cloud: PointCloud, thin: float | None) -> Any:
+    """Tell (N,) which points go into the merged cloud: the finite ones, or one a voxel."""
+    finite = np.isfinite(cloud.points).all(axis=1)
+    if thin is None:
+        return finite
+    rows = np.flatnonzero(finite)
+    points = cloud.points[rows] - cloud.points[rows].mean(axis=0)
+    voxel = voxel_index(torch.from_numpy(points), thin).numpy()
+    first = np.unique(voxel, return_index=True)[1]
+    kept = np.zeros(len(cloud), dtype=bool)
+    kept[rows[first]] = True
+    return kept

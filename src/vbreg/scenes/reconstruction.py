@@ -1,0 +1,185 @@
+"""The recipe: scans in no order -> plausible pairs -> their poses -> graph -> poses in one frame.
+
+    result = vbreg.reconstruct("folder of scans", voxel_size=0.05)
+    result.T_world_scan[result.component == 0]
+
+Scans that nothing reliable joins to the others are components of their own: they are never put
+into one frame by a guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vbreg import __version__, io, pretrained
+from vbreg.backends import devices
+from vbreg.clouds import estimate_voxel_size
+from vbreg.descriptors import Descriptor, DescriptorChoice, descriptor_named
+from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud
+from vbreg.inputs import Cloud
+from vbreg.matching import DescribedCloud, describe
+from vbreg.registration import VBReg, usual_viewpoint
+from vbreg.scale import PresetName, Scale
+from vbreg.scenes.pairs import PairStore
+from vbreg.scenes.results import Reconstruction
+from vbreg.scenes.retrieval import similarities
+from vbreg.scenes.search import PAIR_SHARE, Progress, SceneSearch, pair_budget
+
+MAX_SIZED = 12  # scans that the voxel size is estimated from
+
+
+def reconstruct(
+    scans: str | Path | Sequence[Cloud],
+    *,
+    voxel_size: float | None = None,
+    preset: PresetName | None = None,
+    weights: str | Path | None = None,
+    model: VBReg | None = None,
+    descriptor: DescriptorChoice = "learned",
+    device: str | torch.device = "auto",
+    pair_share: float = PAIR_SHARE,
+    refine: bool = True,
+    work: str | Path | None = None,
+    on_progress: Progress | None = None,
+) -> Reconstruction:
+    """Find the poses of scans of one place, in no order, or of several places.
+
+    `scans` is a folder of files, or a list of what `register` takes. At most `pair_share` of all
+    pairs are registered (all where there are few scans): those that look alike, then those that the
+    poses found so far suggest. With `refine`, overlapping scans are laid onto each other exactly at
+    the end. `work` is a folder for results of pairs: the same call goes on where it was ended, and
+    scans may be added. The other options are those of `register`. `on_progress` is told a stage,
+    how much of it is done and how much there is.
+    """
+    if not 0 < pair_share <= 1:
+        raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")
+    clouds, names = _listed(scans)
+    tell = on_progress or (lambda stage, done, total: None)
+    if model is None:
+        chosen = devices.choose_device(device)
+        model = VBReg.from_pretrained(weights or pretrained.DEFAULT, device=chosen)
+    elif weights is not None:
+        raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
+    compute = descriptor_named(descriptor)
+    scale = _scale(clouds, voxel_size, preset, tell)
+    described, keys = _described(clouds, names, scale, compute, preset, model, tell)
+    settings = {
+        "voxel_size": scale.voxel_size,
+        "vbreg": __version__,
+        "network": _digest(model),
+        "descriptor": str(descriptor),
+        "preset": preset,
+    }
+    store = PairStore(None if work is None else Path(work), settings, keys)
+    similarity = similarities(described, lambda done: tell("compare", done, len(described)))
+    search = SceneSearch(described, scale, model, store, similarity, tell)
+    search.run(pair_budget(len(names), pair_share))
+    return search.result(names, refine)
+
+
+def scan_files(folder: str | Path) -> list[Path]:
+    """Return the files of clouds in a folder, by name; numbers in names count as numbers."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise VBRegError(f"{folder}: no such folder; give one that holds scans")
+    endings = {row.ending for row in io.FORMATS if row.reads}
+    files = [
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix.lower() in endings and not path.name.startswith(".")
+    ]
+    if len(files) < 2:
+        raise VBRegError(
+            f"{folder}: {len(files)} files of clouds; expected at least two, with one of the "
+            f"endings {', '.join(sorted(endings))}"
+        )
+    return sorted(files, key=_by_number)
+
+
+def _by_number(path: Path) -> list[tuple[int, int | str]]:
+    """Return what sorts scan_2 before scan_10."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+
+
+def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]]:
+    """Return the scans, and names to call them by."""
+    if isinstance(scans, str | Path):
+        files = scan_files(scans)
+        return list(files), [path.name for path in files]
+    clouds = list(scans)
+    if len(clouds) < 2:
+        raise VBRegError(f"{len(clouds)} scans: expected at least two")
+    paths = [isinstance(cloud, str | os.PathLike) for cloud in clouds]
+    return clouds, [
+        Path(str(cloud)).name if path else f"scan {k}"
+        for k, (cloud, path) in enumerate(zip(clouds, paths, strict=True))
+    ]
+
+
+def _key(name: str, local: LocalCloud) -> str:
+    """Return what tells a scan from another: name and content."""
+    content = hashlib.sha256(local.points.numpy().tobytes())
+    content.update(local.origin.tobytes())
+    return f"{name} {content.hexdigest()[:12]}"
+
+
+def _scale(
+    clouds: Sequence[Cloud], voxel_size: float | None, preset: PresetName | None, tell: Progress
+) -> Scale:
+    """Return the given scale, or the middle one of those that suit some of the scans."""
+    if voxel_size is not None:
+        return Scale(voxel_size)
+    if preset is not None:
+        return Scale.of_preset(preset)
+    some = range(0, len(clouds), -(-len(clouds) // MAX_SIZED))
+    sizes = []
+    for k in some:
+        points = LocalCloud.of(clouds[k], f"scan {k}").points
+        sizes.append(estimate_voxel_size(points, points))
+        tell("voxel size", len(sizes), len(some))
+    return Scale(float(f"{np.median(sizes):.1e}"))
+
+
+def _described(
+    clouds: Sequence[Cloud],
+    names: Sequence[str],
+    scale: Scale,
+    descriptor: Descriptor,
+    preset: PresetName | None,
+    model: VBReg,
+    tell: Progress,
+) -> tuple[list[DescribedCloud], list[str]]:
+    """Read and describe every scan once; return them, and what tells them apart."""
+    described, keys = [], []
+    for k, (cloud, name) in enumerate(zip(clouds, names, strict=True)):
+        local = LocalCloud.of(cloud, name)
+        keys.append(_key(name, local))
+        described.append(
+            describe(
+                local,
+                scale,
+                descriptor=descriptor,
+                viewpoint=usual_viewpoint(preset, local),
+                device=model.device,
+            )
+        )
+        tell("describe", k + 1, len(clouds))
+    return described, keys
+
+
+def _digest(model: VBReg) -> str:
+    """Return what tells the weights of a network from others."""
+    digest = hashlib.sha256()
+    for name, values in model.network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().double().numpy().tobytes())
+    return digest.hexdigest()[:12]

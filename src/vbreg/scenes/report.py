@@ -1,0 +1,138 @@
+"""The page about a reconstruction: scene, graph, matrix of pairs and doubts in one file of HTML.
+
+It opens from disk without a network. Whatever comes from users (names, the command) lies in JSON
+that a script shows as text; only the title is text of the page, and that is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vbreg import io
+from vbreg.scenes.outputs import scene_as_json
+from vbreg.scenes.results import Reconstruction
+from vbreg.types import Float64, PointCloud
+
+STATIC = Path(__file__).parent / "static"
+MAX_POINTS = 600_000  # of all scans together: 5 MB
+STEPS = 65535  # along each side of a component's box
+
+
+def write_scene_report(
+    path: str | os.PathLike[str],
+    found: Reconstruction,
+    clouds: Sequence[str | os.PathLike[str] | PointCloud],
+    command: str | None = None,
+) -> None:
+    """Write the page about a reconstruction of these clouds, all or nothing."""
+    content = scene_report_html(found, clouds, command)
+    with io.atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def scene_report_html(
+    found: Reconstruction,
+    clouds: Sequence[str | os.PathLike[str] | PointCloud],
+    command: str | None = None,
+    max_points: int = MAX_POINTS,
+) -> bytes:
+    """Return the page, with at most so many points of all scans."""
+    script, style = (
+        (STATIC / name).read_text(encoding="utf-8") for name in ("report.js", "report.css")
+    )
+    content, points = _content(found, clouds, command, max_points)
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; "
+        f"style-src 'sha256-{_hash(style)}'; style-src-attr 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<title>{html.escape(content['title'])}</title>\n<style>{style}</style>"
+    )
+    # "<" within JSON is written as an escape, so that no name ends the script element.
+    text = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+    packed = base64.b64encode(points.astype("<u2").tobytes()).decode()
+    tail = (
+        f'<script type="application/json" id="data">{text}</script>\n'
+        f'<script type="application/base64" id="points">{packed}</script>\n'
+        f"<script>{script}</script>"
+    )
+    page = (STATIC / "report.html").read_text(encoding="utf-8")
+    return page.replace("<!-- head -->", head).replace("<!-- tail -->", tail).encode()
+
+
+def _content(
+    found: Reconstruction,
+    clouds: Sequence[str | os.PathLike[str] | PointCloud],
+    command: str | None,
+    max_points: int,
+) -> tuple[dict[str, Any], NDArray[np.uint16]]:
+    """Return what the page tells, and points (N, 3) of all scans as 16-bit numbers."""
+    said = scene_as_json(found)
+    samples = [_sample(cloud, max_points // len(found)) for cloud in clouds]
+    start, parts, boxes = 0, [], []
+    for members in found.components:
+        T = found.T_world_scan[members]
+        placed = [
+            samples[k] @ R.T + t for k, R, t in zip(members, T[:, :3, :3], T[:, :3, 3], strict=True)
+        ]
+        axes, middle = _view(np.concatenate(placed))
+        placed = [(points - middle) @ axes.T for points in placed]
+        low, step, radius = _box(np.concatenate(placed))
+        boxes.append({"low": low.tolist(), "step": step.tolist(), "radius": radius})
+        for k, points in zip(members, placed, strict=True):
+            above = (points.mean(axis=0) if len(points) else np.zeros(3))[:2]
+            said["scans"][k] |= {"start": start, "count": len(points), "above": above.tolist()}
+            parts.append(np.round((points - low) / step).astype(np.uint16))
+            start += len(points)
+    kept = sum(edge.kept for edge in found.edges)
+    said |= {
+        "title": f"{len(found)} scans in {len(found.components)} components - vbreg",
+        "about": f"{kept} edges kept of {len(found.edges)}, {found.pairs_tried} pairs tried of "
+        f"{len(found) * (len(found) - 1) // 2}, voxel size {found.voxel_size:g}.",
+        "command": command,
+        "boxes": boxes,
+        "tried": [list(pair) for pair in found.tried],
+    }
+    return said, np.concatenate(parts)
+
+
+def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
+    """Return some of the finite points of a scan, the same in every call."""
+    points = (cloud if isinstance(cloud, PointCloud) else io.read(cloud)).points
+    points = points[np.isfinite(points).all(axis=1)]
+    return points[np.random.default_rng(0).permutation(len(points))[: max(1, most)]]
+
+
+def _view(points: Float64) -> tuple[Float64, Float64]:
+    """Return axes (3, 3), the last one up, and the middle: rooms and streets are flat."""
+    middle = np.median(points, axis=0)
+    some = points[:: max(1, len(points) // 20_000)] - middle
+    near = some[np.linalg.norm(some, axis=1) <= np.quantile(np.linalg.norm(some, axis=1), 0.95)]
+    axes = np.linalg.svd(near, full_matrices=False)[2] if len(near) >= 3 else np.eye(3)
+    if np.linalg.det(axes) < 0:
+        axes = -axes
+    return axes, middle
+
+
+def _box(points: Float64) -> tuple[Float64, Float64, float]:
+    """Return the corner and the step (3,) of 16-bit numbers, and a radius that shows nearly all."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    step = np.maximum(high - low, 1e-9) / STEPS
+    radius = float(np.quantile(np.linalg.norm(points, axis=1), 0.99))
+    return low, step, max(radius, 1e-9)
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

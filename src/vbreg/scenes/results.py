@@ -1,0 +1,81 @@
+"""What a reconstruction gives: poses, components, and what became of every edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vbreg.scenes.joining import Join
+from vbreg.types import Float64, Int64
+
+
+@dataclass(frozen=True, eq=False)
+class SceneEdge:
+    """A pose between two scans, and what became of it."""
+
+    source: int
+    target: int
+    T_target_source: Float64  # (4, 4)
+    covariance: Float64  # (6, 6) as `Registration` has it
+    probability: float  # that the pair alone gave it
+    kept: bool
+    error: float  # from the solved poses, in standard deviations; infinite between components
+    triangles: int  # of kept edges, that it closes
+    triangles_fit: int  # of these, that lead back to their start
+    bridge: bool  # kept, and no loop confirms it
+    guided: bool  # found again from where the graph says the pair lies
+
+    @property
+    def doubt(self) -> str:
+        """What speaks against the edge, in plain words; empty where nothing does."""
+        if not self.kept:
+            if not np.isfinite(self.error):
+                return "dropped: it would join scans that nothing else joins"
+            return (
+                f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
+            )
+        if self.bridge:
+            return "no loop confirms it"
+        if self.triangles and self.triangles_fit < self.triangles / 2:
+            return f"only {self.triangles_fit} of {self.triangles} triangles with it close"
+        return ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reconstruction:
+    """The poses of scans, in components, and the evidence for them."""
+
+    names: tuple[str, ...]  # of the K scans
+    T_world_scan: Float64  # (K, 4, 4), each component in the frame of its first scan
+    component: Int64  # (K,) 0 is the largest
+    edges: tuple[SceneEdge, ...]
+    similarity: Float64  # (K, K) by which pairs were chosen
+    refused: tuple[Join, ...]  # joins of components that were too doubtful
+    tried: tuple[tuple[int, int], ...]  # pairs that were registered, again or not
+    pairs_tried: int  # registrations, those from a prediction included
+    voxel_size: float
+    refined: bool  # on the scans
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def components(self) -> list[list[int]]:
+        """The numbers of the scans of each component, the largest first."""
+        count = int(self.component.max(initial=-1)) + 1
+        return [np.flatnonzero(self.component == c).tolist() for c in range(count)]
+
+    @property
+    def doubtful(self) -> list[SceneEdge]:
+        """The kept edges that something speaks against."""
+        return [edge for edge in self.edges if edge.kept and edge.doubt]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(len(members)) for members in self.components[:8])
+        kept = sum(edge.kept for edge in self.edges)
+        return (
+            f"Reconstruction({len(self)} scans, components of {sizes}"
+            f"{', ...' if len(self.components) > 8 else ''}, {kept} edges kept, "
+            f"{self.pairs_tried} pairs tried)"
+        )

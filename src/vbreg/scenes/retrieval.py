@@ -1,0 +1,107 @@
+"""Which scans may overlap, told without registering them.
+
+Some keypoints of each scan are compared with some of every other: descriptors that are nearest
+to each other both ways, and are alike, speak for a place that both scans show. One product of
+matrices a pair takes about a millisecond, where a registration takes hundreds.
+Shapes: K scans, S keypoints of each, D numbers a descriptor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vbreg.matching import DescribedCloud, evenly
+from vbreg.types import Float64
+
+LOOKED_AT = 500  # keypoints of a scan
+ALIKE, SLOPE = 0.85, 20.0  # similarity at which a mutual match counts half, and how steeply
+MAX_SIMILARITIES = 2**24  # held at a time: 64 MB
+
+
+def similarities(
+    scans: Sequence[DescribedCloud], on_done: Callable[[int], object] = lambda scans: None
+) -> Float64:
+    """Return how alike scans are (K, K): the share of keypoints with a mutual, alike partner.
+
+    It is symmetric with zeros on the diagonal. `on_done` is told how many scans are compared.
+    """
+    K = len(scans)
+    found = np.zeros((K, K))
+    if K < 2:
+        return found
+    features, real = _keypoints(scans)
+    S = features.shape[1]
+    chunk = max(1, MAX_SIMILARITIES // S**2)
+    for k in range(K - 1):
+        parts = [
+            _shares(features[k], real[k], features[j : j + chunk], real[j : j + chunk])
+            for j in range(k + 1, K, chunk)
+        ]
+        found[k, k + 1 :] = torch.cat(parts).double().cpu().numpy()
+        on_done(k + 2)
+    return found + found.T
+
+
+def _keypoints(scans: Sequence[DescribedCloud]) -> tuple[Tensor, Tensor]:
+    """Return descriptors (K, S, D) of length 1, and which rows are (K, S)."""
+    device = scans[0].descriptors.device
+    width = scans[0].descriptors.shape[1]
+    features = torch.zeros(len(scans), LOOKED_AT, width, device=device)
+    for k, scan in enumerate(scans):
+        described = scan.descriptors[scan.descriptors.any(-1)].float()
+        rows = evenly(len(described), LOOKED_AT).to(device)
+        features[k, : len(rows)] = F.normalize(described[rows], dim=-1)
+    return features, features.any(-1)
+
+
+def _shares(one: Tensor, one_real: Tensor, others: Tensor, others_real: Tensor) -> Tensor:
+    """Return the score (n,) of keypoints (S, D) beside those of other scans (n, S, D)."""
+    similarity = one @ others.mT  # (n, S, S)
+    possible = one_real[None, :, None] & others_real[:, None, :]
+    similarity = similarity.masked_fill(~possible, -torch.inf)
+    value, there = similarity.max(2)  # (n, S)
+    back = similarity.argmax(1).gather(1, there)  # which keypoint the partner would choose
+    mutual = (back == torch.arange(len(one), device=one.device)) & value.isfinite()
+    weight = torch.sigmoid(SLOPE * (value - ALIKE)) * mutual
+    fewer = torch.minimum(one_real.sum(), others_real.sum(1)).clamp_min(1)
+    return weight.sum(1) / fewer
+
+
+def first_pairs(similarity: Float64, partners: int, budget: int) -> list[tuple[int, int]]:
+    """Return the pairs (i < j) that are among the `partners` best of either scan, best first.
+
+    They are at most `budget`; where these are too few for all, each scan's best come first.
+    """
+    K = len(similarity)
+    if K < 2:
+        return []
+    scores = similarity.copy()
+    np.fill_diagonal(scores, -np.inf)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.arange(K)[None].repeat(K, 0), axis=1)
+    i, j = np.triu_indices(K, 1)
+    best = np.minimum(rank[i, j], rank[j, i])
+    listed = np.lexsort((-similarity[i, j], best))
+    chosen = [e for e in listed.tolist() if best[e] < partners][:budget]
+    chosen.sort(key=lambda e: -similarity[i[e], j[e]])
+    return [(int(i[e]), int(j[e])) for e in chosen]
+
+
+def keypoint_table(scans: Sequence[DescribedCloud]) -> tuple[Tensor, Tensor]:
+    """Return what `similarities_to` compares with: (K, S, D), and which rows are (K, S)."""
+    return _keypoints(scans)
+
+
+def similarities_to(scan: DescribedCloud, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Return how alike a scan is to every scan of a table (K,), as `similarities` tells it."""
+    features, real = table
+    (own,), (own_real,) = _keypoints([scan])
+    chunk = max(1, MAX_SIMILARITIES // features.shape[1] ** 2)
+    parts = zip(features.split(chunk), real.split(chunk), strict=True)
+    return torch.cat([_shares(own, own_real, *part) for part in parts])

@@ -1,0 +1,344 @@
+"""The search for the poses of described scans: which pairs to try, what they join, how exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from vbreg.matching import DescribedCloud
+from vbreg.motions import inverse, logarithm
+from vbreg.registration import VBReg
+from vbreg.scale import Scale
+from vbreg.scenes.graph import (
+    GraphSolution,
+    PoseEdges,
+    bridges,
+    components,
+    residuals,
+    solve_graph,
+    squared_errors,
+)
+from vbreg.scenes.joining import JoinedScans, join_scans, triangle_support
+from vbreg.scenes.overlaps import ScanSurface, exact_pose, overlaps
+from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
+from vbreg.scenes.results import Reconstruction, SceneEdge
+from vbreg.scenes.retrieval import first_pairs
+from vbreg.types import Bool, Float64, Int64
+
+PAIR_SHARE = 0.25  # of all pairs, that are registered at most
+FEW_SCANS = 8  # up to which all pairs are
+PARTNERS = 6  # of each scan, that are registered first
+MIN_EDGE = 0.1  # probability from which on a pose is heard at all
+ERROR_SCALE = 2.0  # errors of edges by those of pairs: scans are bent a little, too
+MAX_ROUNDS = 8  # of looking for more pairs
+MIN_LOOPS = 3  # kept edges that each scan should have
+MIN_PREDICTED = 0.3  # overlap under the graph's poses from which on a pair is worth another try
+GUESS_SHIFT, GUESS_TURN = 5.0, 20.0  # inlier thresholds and degrees off, that a prediction may be
+REFUTED = 2  # tries across a bridge that fail, after which it is not believed
+MAX_MOVE = 2.0  # inlier thresholds that an edge may move a point from where the solution has it
+MIN_REFINED, MAX_REFINED = 0.15, 20  # overlap, and partners of a scan, that are refined together
+
+
+Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
+
+
+def pair_budget(scans: int, pair_share: float = PAIR_SHARE) -> int:
+    """Return how many pairs of so many scans are registered at most."""
+    everything = scans * (scans - 1) // 2
+    few = FEW_SCANS * (FEW_SCANS - 1) // 2
+    # Of few scans all pairs may be tried, and tried again from a prediction.
+    return max(min(2 * everything, 2 * few), int(pair_share * everything))
+
+
+class _Try(NamedTuple):
+    """A pair to register: source below target, and where it is predicted if the graph says."""
+
+    pair: tuple[int, int]
+    guess: Guess | None = None
+
+
+class SceneSearch:
+    """The search for poses of described scans: which pairs were tried, and what they joined."""
+
+    def __init__(
+        self,
+        scans: Sequence[DescribedCloud],
+        scale: Scale,
+        model: VBReg,
+        store: PairStore,
+        similarity: Float64,  # (K, K)
+        tell: Progress = lambda stage, done, total: None,
+    ) -> None:
+        self.scans, self.scale, self.model = scans, scale, model
+        self.store, self.similarity, self.tell = store, similarity, tell
+        self.surfaces = [ScanSurface.of(scan, scale) for scan in scans]
+        self.found: dict[tuple[int, int], PairResult] = {}
+        self.again: dict[tuple[int, int], PairResult] = {}  # from the graph's prediction
+        self.cut: set[tuple[int, int]] = set()  # bridges that further pairs refuted
+        self.joined = JoinedScans(solve_graph(len(scans), PoseEdges.of([], [])), ())
+
+    @property
+    def tried(self) -> int:
+        """The number of registrations so far."""
+        return len(self.found) + len(self.again)
+
+    def run(self, budget: int) -> None:
+        """Register pairs, at most `budget`, until nothing more is to be gained."""
+        self._register([_Try(p) for p in first_pairs(self.similarity, PARTNERS, budget)])
+        self._join()
+        for _ in range(MAX_ROUNDS):
+            more = self._next(budget - self.tried)
+            if not more:
+                break
+            self._register(more)
+            self._join()
+
+    def edges(self) -> tuple[PoseEdges, list[PairResult]]:
+        """Return every pose that is worth hearing, and the pair that each is of."""
+        listed: list[tuple[PairResult, Float64, float]] = []
+        for pair, result in [*self.found.items(), *self.again.items()]:
+            if pair in self.cut:
+                continue
+            poses = [(result.T_target_source, result.probability)]
+            poses += [(a.T_target_source, a.probability) for a in result.alternatives]
+            listed += [(result, T, p) for T, p in poses if p >= MIN_EDGE]
+        edges = PoseEdges.of(
+            [(result.source, result.target) for result, _, _ in listed],
+            [T for _, T, _ in listed],
+            [ERROR_SCALE**2 * result.covariance for result, _, _ in listed],
+            [p for _, _, p in listed],
+        )
+        return edges, [result for result, _, _ in listed]
+
+    def _register(self, tries: Sequence[_Try]) -> None:
+        """Register pairs, or take what is known of them."""
+        missing = []
+        for each in tries:
+            known = self.store.get(*each.pair, each.guess)
+            if known is None:
+                missing.append(each)
+            else:
+                self._keep(each, known)
+        total = self.tried + len(missing)
+        guesses = {each.pair: each.guess for each in missing if each.guess is not None}
+        run = register_pairs(
+            self.scans, [each.pair for each in missing], self.scale, self.model, guesses
+        )
+        for each, result in zip(missing, run, strict=True):
+            self.store.add(result, each.guess)
+            self._keep(each, result)
+            self.tell("register pairs", self.tried, total)
+
+    def _keep(self, each: _Try, result: PairResult) -> None:
+        (self.found if each.guess is None else self.again)[each.pair] = result
+
+    def _join(self) -> None:
+        """Solve the graph; cut bridges that further pairs refute, and solve it again."""
+        edges, _ = self.edges()
+        self.joined = join_scans(len(self.scans), edges)
+        refuted = self._refuted(edges)
+        if refuted:
+            self.cut |= refuted
+            edges, _ = self.edges()
+            self.joined = join_scans(len(self.scans), edges)
+
+    def _refuted(self, edges: PoseEdges) -> set[tuple[int, int]]:
+        """Return bridges across which pairs should overlap, were tried again, and do not fit."""
+        solution = self.joined.solution
+        kept = edges.take(solution.kept)
+        found: set[tuple[int, int]] = set()
+        for e in np.flatnonzero(bridges(len(self.scans), kept)).tolist():
+            side = _side(len(self.scans), kept, e)
+            across = [r for (s, t), r in self.again.items() if side[s] != side[t]]
+            failed = [r for r in across if r.probability < 0.5]
+            if len(failed) >= REFUTED and len(failed) == len(across):
+                s, t = int(kept.source[e]), int(kept.target[e])
+                found.add((min(s, t), max(s, t)))
+        return found
+
+    def _next(self, left: int) -> list[_Try]:
+        """Return the pairs to try next: where the graph is thin, and between components."""
+        if left <= 0:
+            return []
+        within = self._within_components()[:left]
+        between = self._between_components()[: left - len(within)]
+        return [*within, *between]
+
+    def _within_components(self) -> list[_Try]:
+        """Return pairs that should overlap, at scans that too few edges hold."""
+        solution = self.joined.solution
+        edges, _ = self.edges()
+        kept = edges.take(solution.kept)
+        joined = {
+            (min(s, t), max(s, t))
+            for s, t in zip(kept.source.tolist(), kept.target.tolist(), strict=True)
+        }
+        degree = np.zeros(len(self.scans), dtype=np.int64)
+        for s, t in joined:
+            degree[[s, t]] += 1
+        threads = bridges(len(self.scans), kept)
+        sides = [_side(len(self.scans), kept, e) for e in np.flatnonzero(threads).tolist()]
+        wanted = [
+            (s, t)
+            for s, t in _pairs_within(solution.component)
+            if (s, t) not in joined
+            and (s, t) not in self.again
+            and (min(degree[s], degree[t]) < MIN_LOOPS or any(side[s] != side[t] for side in sides))
+        ]
+        shared = overlaps(self.surfaces, solution.T_world_scan, wanted, self.scale)
+        found: list[_Try] = []
+        given = np.zeros(len(self.scans), dtype=np.int64)
+        for pair in sorted(wanted, key=lambda pair: (-shared[pair], pair)):
+            if shared[pair] < MIN_PREDICTED or min(given[list(pair)]) >= MIN_LOOPS:
+                continue
+            given[list(pair)] += 1
+            found.append(_Try(pair, self._guess(pair)))
+        return found
+
+    def _guess(self, pair: tuple[int, int]) -> Guess:
+        """Return where the graph says that a pair lies."""
+        T = self.joined.solution.T_world_scan
+        shift = GUESS_SHIFT * self.scale.inlier_threshold
+        return Guess(inverse(T[pair[1]]) @ T[pair[0]], shift, GUESS_TURN)
+
+    def _between_components(self) -> list[_Try]:
+        """Return the pairs of different components that look most alike, a few for each scan."""
+        component = self.joined.solution.component
+        apart = [
+            (s, t)
+            for s, t in zip(
+                *(part.tolist() for part in np.triu_indices(len(self.scans), 1)), strict=True
+            )
+            if component[s] != component[t] and (s, t) not in self.found
+        ]
+        found: list[_Try] = []
+        given = np.zeros(len(self.scans), dtype=np.int64)
+        for pair in sorted(apart, key=lambda pair: -self.similarity[pair]):
+            if max(given[list(pair)]) < MIN_LOOPS:
+                given[list(pair)] += 1
+                found.append(_Try(pair))
+        return found
+
+    # --- the end
+
+    def result(self, names: Sequence[str], refine: bool) -> Reconstruction:
+        """Return the poses, refined on the scans if asked for, and what became of each edge."""
+        edges, pairs = self.edges()
+        solution = self.joined.solution
+        if refine:
+            solution = self._refined(solution, edges)
+        kept = self._near(solution, edges)
+        closed, fit = triangle_support(edges, kept, len(self.scans))
+        thread = np.zeros(len(edges), dtype=bool)
+        thread[kept] = bridges(len(self.scans), edges.take(kept))
+        listed = [
+            SceneEdge(
+                int(edges.source[e]),
+                int(edges.target[e]),
+                edges.T_target_source[e],
+                pairs[e].covariance,
+                float(edges.probability[e]),
+                bool(kept[e]),
+                float(solution.error[e]),
+                int(closed[e]),
+                int(fit[e]),
+                bool(thread[e]),
+                pairs[e].guided,
+            )
+            for e in range(len(edges))
+        ]
+        return Reconstruction(
+            tuple(names),
+            solution.T_world_scan,
+            solution.component,
+            tuple(listed),
+            self.similarity,
+            self.joined.refused,
+            tuple(sorted({*self.found, *self.again})),
+            self.tried,
+            self.scale.voxel_size,
+            refine,
+        )
+
+    def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
+        """Tell (E,) which kept edges lie near the solved poses, however vague they are."""
+        T = solution.T_world_scan
+        predicted = inverse(T[edges.target]) @ T[edges.source]
+        middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
+        there, here = (
+            (X[:, :3, :3] @ middles[..., None])[..., 0] + X[:, :3, 3]
+            for X in (predicted, edges.T_target_source)
+        )
+        shift = np.linalg.norm(there - here, axis=1)
+        turn = np.linalg.norm(logarithm(predicted @ inverse(edges.T_target_source))[:, :3], axis=1)
+        arm = np.array([surface.radius for surface in self.surfaces])[edges.source]
+        near = solution.kept & (shift + turn * arm <= MAX_MOVE * self.scale.inlier_threshold)
+        # What holds scans together stays, however vague it is.
+        same = components(len(self.scans), edges.take(near)) == solution.component
+        return near if same.all() else solution.kept
+
+    def _refined(self, solution: GraphSolution, edges: PoseEdges) -> GraphSolution:
+        """Return poses after overlapping scans were laid onto each other, pair by pair."""
+        pairs = self._overlapping(solution)
+        poses, covariances = [], []
+        for k, (s, t) in enumerate(pairs):
+            T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
+            pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
+            poses.append(pose)
+            covariances.append(ERROR_SCALE**2 * covariance)
+            self.tell("refine", k + 1, len(pairs))
+        exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
+        found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
+        if (found.component != solution.component).any():
+            return solution  # what holds scans together is not lost for the sake of exactness
+        errors = np.sqrt(squared_errors(residuals(found.T_world_scan, edges), edges))
+        errors[~np.isfinite(solution.error)] = np.inf
+        return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
+
+    def _overlapping(self, solution: GraphSolution) -> list[tuple[int, int]]:
+        """Return the pairs of each component that share enough, the most first for each scan."""
+        shared = overlaps(
+            self.surfaces,
+            solution.T_world_scan,
+            _pairs_within(solution.component),
+            self.scale,
+        )
+        given = np.zeros(len(self.scans), dtype=np.int64)
+        found = []
+        for pair in sorted(shared, key=lambda pair: (-shared[pair], pair)):
+            if shared[pair] >= MIN_REFINED and min(given[list(pair)]) < MAX_REFINED:
+                given[list(pair)] += 1
+                found.append(pair)
+        return found
+
+
+def _pairs_within(component: Int64) -> list[tuple[int, int]]:
+    """Return all pairs (i < j) of scans of one component."""
+    i, j = np.triu_indices(len(component), 1)
+    same = component[i] == component[j]
+    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
+
+
+def _side(scans: int, edges: PoseEdges, bridge: int) -> Bool:
+    """Tell (K,) which scans lie on the source's side of a bridge; those of others do not."""
+    label = components(scans, edges.take(np.arange(len(edges)) != bridge))
+    return np.asarray(label == label[edges.source[bridge]])
+
+
+def _joined(exact: PoseEdges, rough: PoseEdges) -> PoseEdges:
+    """Return exact edges, and rough ones for pairs that have no exact one."""
+    have = {
+        (min(s, t), max(s, t))
+        for s, t in zip(exact.source.tolist(), exact.target.tolist(), strict=True)
+    }
+    ends = zip(rough.source.tolist(), rough.target.tolist(), strict=True)
+    rest = rough.take(np.array([(min(s, t), max(s, t)) not in have for s, t in ends], dtype=bool))
+    return PoseEdges(
+        np.concatenate([exact.source, rest.source]),
+        np.concatenate([exact.target, rest.target]),
+        np.concatenate([exact.T_target_source, rest.T_target_source]),
+        np.concatenate([exact.information, rest.information]),
+        np.concatenate([exact.probability, rest.probability]),
+    )

@@ -1,0 +1,245 @@
+"""A table in, a table out: the order, failures, kills and lost workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vbreg import register
+from vbreg.batch import BatchSettings, register_table, run
+from vbreg.batch.journal import ResultJournal, journal_path
+from vbreg.batch.local import Died, Done
+from vbreg.batch.plan import Plan
+from vbreg.batch.rows import POSE, PairRow, failed
+from vbreg.batch.run import MAX_DEATHS, BatchRun
+from vbreg.batch.tables import Row, read_table
+from vbreg.batch.worker import Worker
+from vbreg.errors import VBRegError
+
+SETTINGS = BatchSettings(voxel_size=0.1)
+STATUS = {"b": "failed", "e": "failed"}
+
+
+class HereAndNow:
+    """A pool without processes, whose workers die when they are told to."""
+
+    chunk = 2
+
+    def __init__(self, work: object, workers: int = 1, deadly: Sequence[int] = ()) -> None:
+        self.work, self.workers, self.deadly = work, workers, set(deadly)
+        self.given: dict[int, list[PairRow]] = {}
+        self.restarted = 0
+
+    def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
+        assert worker not in self.given, "one chunk a worker"
+        self.given[worker] = list(rows)
+
+    def wait(self) -> list[Done | Died]:
+        worker, rows = self.given.popitem()
+        if any(row.number in self.deadly for row in rows):
+            return [Died(worker, "killed")]
+        return [Done(worker, self.work(rows))]  # type: ignore[operator]
+
+    def restart(self, worker: int) -> None:
+        self.restarted += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def worker() -> Worker:
+    return Worker(SETTINGS, "cpu")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, worker: Worker) -> None:
+    """Have all work done in this process."""
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: HereAndNow(worker, 3))
+
+
+def without_times(path: Path) -> list[Row]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in read_table(path)]
+
+
+def test_rows_stand_in_the_order_of_the_input(table: Path, tmp_path: Path, here: None) -> None:
+    output = tmp_path / "poses.csv"
+    done = register_table(table, output, settings=SETTINGS, workers=3)
+    rows = read_table(output)
+    assert [row["id"] for row in rows] == list("abcdef")
+    assert (done.rows, done.computed, sum(done.counts.values())) == (6, 6, 6)
+    assert done.counts["failed"] == 2
+    for row in rows:
+        assert (row["status"] == "failed") == (row["id"] in "be")
+        assert (row["T00"] is None) == (row["status"] == "failed")
+        if row["status"] == "failed":
+            expected = "no such file" if row["id"] == "b" else "voxel_size 'wrong'"
+            assert expected in row["message"]
+            continue
+        size = float(row["voxel_size"] or 0.1)
+        ends = (table.parent / row[name] for name in ("source", "target"))
+        alone = register(*ends, voxel_size=size, device="cpu")
+        pose = np.array([float(row[name]) for name in POSE]).reshape(4, 4)
+        np.testing.assert_allclose(pose, alone.T_target_source, atol=1e-6)
+        assert float(row["success_probability"]) == pytest.approx(alone.success_probability)
+        assert float(row["used_voxel_size"]) == size
+    assert not journal_path(output).exists()
+
+
+def test_a_run_goes_on_where_it_stopped(
+    table: Path, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is stopped, every row is computed once and the output is the same."""
+    done: list[int] = []
+
+    def one_chunk(rows: Sequence[PairRow]) -> list[Row]:
+        if done and stop:
+            raise KeyboardInterrupt
+        done.extend(row.number for row in rows)
+        return [failed(row.number, "for the test") for row in rows]
+
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: HereAndNow(one_chunk))
+    output, stop = tmp_path / "poses.csv", True
+    every: list[int] = []
+    for _ in range(10):
+        done.clear()
+        try:
+            register_table(table, output, settings=SETTINGS, workers=1)
+            break
+        except KeyboardInterrupt:
+            assert not output.exists()
+            with journal_path(output).open("ab") as file:
+                file.write(b'0badc0de {"row": 5, "status": "o')  # what a kill may leave
+        finally:
+            every += done
+    assert sorted(every) == list(range(6))
+    assert [row["id"] for row in read_table(output)] == list("abcdef")
+    with pytest.raises(VBRegError, match="--overwrite"):
+        register_table(table, output, settings=SETTINGS)
+    stop = False
+    assert register_table(table, output, settings=SETTINGS, overwrite=True).computed == 6
+
+
+def test_another_table_or_setting_is_not_mixed_in(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(settings: BatchSettings, devices: Sequence[str]) -> HereAndNow:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "LocalPool", stopped)
+    output = tmp_path / "poses.csv"
+    with pytest.raises(KeyboardInterrupt):
+        register_table(table, output, settings=SETTINGS)
+    with pytest.raises(VBRegError, match=r"a run with voxel_size 0\.1, and this run has 0\.2"):
+        register_table(table, output, settings=BatchSettings(voxel_size=0.2))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_row_that_kills_its_workers_fails_alone(tmp_path: Path, workers: int) -> None:
+    rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(9)]
+    journal = ResultJournal(tmp_path / "journal", {})
+    pool = HereAndNow(lambda some: [{"row": r.number, "status": "ok"} for r in some], workers, [4])
+    BatchRun(Plan(rows, workers, 2), pool, journal)()
+    assert [k for k in range(9) if journal[k]["status"] == "failed"] == [4]
+    assert "3 workers ended" in journal[4]["message"]
+    assert pool.restarted == 3
+    journal.close()
+
+
+def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
+    rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(MAX_DEATHS)]
+    journal = ResultJournal(tmp_path / "journal", {})
+    pool = HereAndNow(None, 2, range(MAX_DEATHS))
+    with pytest.raises(VBRegError, match="one after the other; the last: killed"):
+        BatchRun(Plan(rows, 2, 2), pool, journal)()
+    journal.close()
+
+
+def test_a_killed_command_goes_on(table: Path, tmp_path: Path) -> None:
+    """With processes and signals: SIGKILL to the command, then to a worker of the next."""
+    output = tmp_path / "poses.csv"
+    journal = journal_path(output)
+    command = [sys.executable, "-m", "vbreg", "batch", str(table), "-o", str(output)]
+    command += ["--voxel-size", "0.1", "--workers", "1", "--device", "cpu"]
+    killed = False
+    for _ in range(3):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        before = journal.read_bytes().count(b"\n") if journal.exists() else 1
+        while process.poll() is None:
+            if not killed and journal.exists() and journal.read_bytes().count(b"\n") > before:
+                process.kill()
+                killed = True
+            time.sleep(0.02)
+        if process.returncode == 0:
+            break
+    assert killed
+    rows = read_table(output)
+    assert [row["id"] for row in rows] == list("abcdef")
+    assert [row["status"] == "failed" for row in rows] == [row["id"] in "be" for row in rows]
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("source,goal\na,b\n", {}, "row 1 of the table has no target"),
+        ("source,target\na,b\n", {"engine": "spark"}, "engine 'spark'"),
+        ("source,target\na,b\n", {"workers": 0}, "workers 0"),
+        ("source,target\na,b\n", {"address": "auto"}, "only the engine 'ray'"),
+        ("source,target\na,b\n", {"settings": BatchSettings(weights="huge")}, "huge"),
+        (
+            "source,target\na,b\n",
+            {"settings": BatchSettings(descriptor="none")},
+            "descriptor 'none'",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_the_work(
+    tmp_path: Path, content: str, options: dict[str, object], message: str
+) -> None:
+    (tmp_path / "pairs.csv").write_text(content, encoding="utf-8")
+    with pytest.raises(VBRegError, match=message):
+        register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv", **options)  # type: ignore[arg-type]
+
+
+def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("source,target\n", encoding="utf-8")
+    assert register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv").rows == 0
+    assert read_table(tmp_path / "poses.csv") == []
+
+
+def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> None:
+    """Two actors of a local Ray; the process of one is killed in the middle."""
+    ray = pytest.importorskip("ray", reason="vbreg[scale] is not installed")
+    from vbreg.batch.cluster import RayPool
+    from vbreg.batch.rows import pair_rows
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        pool = RayPool(SETTINGS, workers=2, device="cpu")
+        victims = [pool.process_id(0)]
+
+        def kill(count: int) -> None:
+            if victims and count:
+                os.kill(victims.pop(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+        rows = pair_rows(read_table(table), table.parent)
+        journal = ResultJournal(tmp_path / "journal", {})
+        first = pool.actors[0]
+        BatchRun(Plan(rows, 2, 1), pool, journal, kill)()
+        assert not victims
+        assert pool.actors[0] is not first
+        assert sorted(journal.places) == list(range(6))
+        assert journal.counts["failed"] == 2
+        journal.close()
+        pool.close()
+    finally:
+        ray.shutdown()

@@ -1,0 +1,49 @@
+"""`vbreg batch`: the options reach the run, and its end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from tests.cli.helpers import Run
+from vbreg import batch
+from vbreg.batch.run import EngineName
+from vbreg.cli import batch as verb
+
+
+def test_names_are_those_of_the_library() -> None:
+    assert get_args(verb.EngineName) == get_args(EngineName)
+
+
+def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def stand_in(pairs: Path, output: Path, **options: Any) -> batch.BatchSummary:
+        given.update(options, pairs=pairs, output=output)
+        return batch.BatchSummary(3, {"ok": 2, "failed": 1}, 2, 4.0, 2, output)
+
+    monkeypatch.setattr(batch, "register_table", stand_in)
+    out = tmp_path / "poses.csv"
+    done = run(
+        "batch", "pairs.csv", "-o", out, "--preset", "outdoor", "--memory", "5", "--workers", "2",
+        "--keypoints", "all", "--overwrite",
+    )  # fmt: skip
+    assert done.code == 0
+    assert "3: 1 failed, 2 ok" in done.out
+    assert "0.50 pairs/s, 2 workers" in done.out
+    settings = given["settings"]
+    assert (settings.preset, settings.keypoints, settings.cache_bytes) == (
+        "outdoor",
+        "all",
+        5 << 20,
+    )
+    assert (given["workers"], given["overwrite"], given["engine"]) == (2, True, "local")
+    assert given["pairs"] == Path("pairs.csv")
+
+
+def test_a_missing_table_is_told(run: Run, tmp_path: Path) -> None:
+    done = run("batch", tmp_path / "none.csv", "-o", tmp_path / "poses.csv")
+    assert done.code == 2
+    assert "no such file" in done.err

@@ -1,0 +1,137 @@
+"""`vbreg reconstruct`: what it writes and says, and how it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.helpers import Run, assert_one_line
+from vbreg import PointCloud, io, scenes
+from vbreg.motions import exponential
+from vbreg.scenes import Reconstruction, SceneEdge
+from vbreg.scenes.joining import Join
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(3):
+        io.write(folder / f"{k}.ply", PointCloud(rng.random((50, 3))))
+    return folder
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Put a known scene in the place of the search, and note the options."""
+    T = exponential(np.array([[0.0] * 6, [0, 0, 0.5, 1, 2, 3], [0.0] * 6]))
+    edges = [
+        SceneEdge(1, 0, T[1], np.eye(6), 0.98, True, 0.1, 0, 0, True, False),
+        SceneEdge(2, 0, T[1], np.eye(6), 0.7, False, np.inf, 0, 0, False, False),
+    ]
+    join = Join((0, 1), np.array([1]), np.eye(4), 4.0, 3.0)
+    known = Reconstruction(
+        ("0.ply", "1.ply", "2.ply"),
+        T,
+        np.array([0, 0, 1]),
+        tuple(edges),
+        np.zeros((3, 3)),
+        (join,),
+        ((0, 1), (0, 2)),
+        2,
+        0.05,
+        True,
+    )
+    noted: dict[str, Any] = {"found": known}
+
+    def stand_in(files: list[Path], **options: Any) -> Reconstruction:
+        noted["files"], noted["options"] = files, options
+        options["on_progress"]("describe", 1, 1)
+        return noted["found"]
+
+    monkeypatch.setattr(scenes, "reconstruct", stand_in)
+    return noted
+
+
+def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str, Any]) -> None:
+    out = folder.parent
+    outcome = run(
+        "reconstruct", folder, "-o", out / "scene.ply", "--poses", out / "p.json", "--poses",
+        out / "p.tum", "--poses", out / "p.g2o", "--report", out / "r.html", "--preset", "indoor",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert [path.name for path in search["files"]] == ["0.ply", "1.ply", "2.ply"]
+    assert search["options"]["work"] == out / "scene_pairs"
+    assert search["options"]["preset"] == "indoor"
+    cloud = io.read(out / "scene.ply")
+    assert len(cloud) == 100
+    assert sorted(set(cloud.attributes["scan"].tolist())) == [0, 1]
+    assert json.loads((out / "p.json").read_text(encoding="utf-8"))["components"] == [[0, 1], [2]]
+    assert "0.ply" in (out / "p.tum").read_text(encoding="utf-8")
+    assert "EDGE_SE3" in (out / "p.g2o").read_text(encoding="utf-8")
+    assert "vbreg reconstruct" in (out / "r.html").read_text(encoding="utf-8")
+    assert "2 (of 2, 1 scans)" in outcome.out
+    assert "no loop confirms it" in outcome.out
+    assert "1 of 3 scans do not connect to the largest component: 2.ply" in outcome.err
+    assert "components 1 and 2 were not joined" in outcome.err
+
+
+def test_other_components_go_to_files_of_their_own(
+    run: Run, folder: Path, search: dict[str, Any]
+) -> None:
+    out = folder.parent / "scene.ply"
+    outcome = run("reconstruct", folder, "-o", out, "--all-components", "-q")
+    assert outcome.code == 0
+    assert outcome.out == ""
+    assert len(io.read(out)) == 100
+    assert len(io.read(out.with_name("scene-2.ply"))) == 50
+
+
+def test_scripts_can_ask_for_all_scans(run: Run, folder: Path, search: dict[str, Any]) -> None:
+    arguments = "reconstruct", folder, "-o", folder.parent / "scene.ply", "--require-all"
+    assert run(*arguments).code == 3
+    search["found"] = dataclasses.replace(search["found"], component=np.zeros(3, dtype=np.int64))
+    assert run(*arguments).code == 0
+
+
+def test_the_output_of_an_earlier_run_is_no_scan(
+    run: Run, folder: Path, search: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        assert run("reconstruct", folder, "-o", folder / "scene.ply").code == 0
+        assert len(search["files"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing to write"),
+        (("-o", "scene.nonsense"), "unknown ending"),
+        (("--poses", "poses.csv"), "unknown ending '.csv'"),
+        (("--poses", "nowhere/poses.json"), "does not exist"),
+        (("--report", "report.pdf"), "unknown ending"),
+    ],
+)
+def test_mistakes_are_told_before_the_work(
+    run: Run, folder: Path, search: dict[str, Any], arguments: tuple[str, ...], words: str
+) -> None:
+    assert_one_line(run("reconstruct", folder, *arguments), words)
+    assert "files" not in search
+
+
+def test_a_folder_without_scans_is_named(run: Run, tmp_path: Path) -> None:
+    outcome = run("reconstruct", tmp_path, "-o", tmp_path / "scene.ply")
+    assert_one_line(outcome, "0 files of clouds")
+    assert_one_line(run("reconstruct", tmp_path / "no", "-o", tmp_path / "s.ply"), "no such folder")
+
+
+def test_the_help_has_examples(run: Run) -> None:
+    outcome = run("reconstruct", "--help")
+    assert outcome.code == 0
+    assert "vbreg reconstruct scans/ -o scene.ply" in outcome.out

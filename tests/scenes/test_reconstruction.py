@@ -1,0 +1,211 @@
+"""Laws of the recipe: scans find their places, others stay apart, a run goes on where it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.scenes.villages import VOXEL_SIZE, Village, make_village
+from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
+from vbreg.motions import inverse, logarithm
+from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
+from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
+from vbreg.scenes.report import scene_report_html, write_scene_report
+from vbreg.scenes.search import pair_budget
+
+
+class Done(NamedTuple):
+    village: Village
+    folder: Path
+    work: Path
+    model: VBReg
+    found: Reconstruction
+    told: list[tuple[str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    village = make_village()
+    folder = tmp_path_factory.mktemp("scans")
+    for k, points in enumerate(village.scans):
+        io.write(folder / f"scan_{k}.ply", PointCloud(points))
+    (folder / "notes.md").write_text("no scan", encoding="utf-8")
+    work = tmp_path_factory.mktemp("work")
+    model = VBReg.from_pretrained(device="cpu")
+    told: list[tuple[str, int, int]] = []
+    found = reconstruct(
+        folder,
+        voxel_size=VOXEL_SIZE,
+        model=model,
+        work=work,
+        on_progress=lambda stage, done, total: told.append((stage, done, total)),
+    )
+    return Done(village, folder, work, model, found, told)
+
+
+def test_scans_of_one_place_find_their_poses(done: Done) -> None:
+    assert done.found.components[0] == [0, 1, 2, 3]
+    ours, theirs = done.found.T_world_scan[:4], done.village.T_world_scan[:4]
+    for a in range(4):
+        for b in range(a):
+            left = inverse(ours[a]) @ ours[b] @ inverse(inverse(theirs[a]) @ theirs[b])
+            assert np.abs(logarithm(left)).max() < 0.03
+
+
+def test_a_scan_of_another_place_stays_in_a_frame_of_its_own(done: Done) -> None:
+    assert done.found.components == [[0, 1, 2, 3], [4]]
+    assert not any(edge.kept and 4 in (edge.source, edge.target) for edge in done.found.edges)
+    np.testing.assert_array_equal(done.found.T_world_scan[4], np.eye(4))
+
+
+def test_what_is_kept_is_told_with_its_evidence(done: Done) -> None:
+    kept = [edge for edge in done.found.edges if edge.kept]
+    assert {(e.source, e.target) for e in kept} >= {(0, 1), (1, 2), (2, 3)}
+    assert all(edge.triangles_fit == edge.triangles for edge in kept)
+    assert all(edge.error < 4.7 for edge in kept)
+    assert not done.found.doubtful
+    assert all(edge.doubt.startswith("dropped") for edge in done.found.edges if not edge.kept)
+    assert "components of 4, 1" in repr(done.found)
+
+
+def test_progress_is_told(done: Done) -> None:
+    stages = list(dict.fromkeys(stage for stage, _, _ in done.told))
+    assert stages == ["describe", "compare", "register pairs", "refine"]
+    assert all(0 < part <= total for _, part, total in done.told)
+
+
+def test_a_second_run_registers_nothing(done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("a pair was registered anew")
+
+    monkeypatch.setattr(VBReg, "solve", never)
+    again = reconstruct(done.folder, voxel_size=VOXEL_SIZE, model=done.model, work=done.work)
+    np.testing.assert_array_equal(again.T_world_scan, done.found.T_world_scan)
+    assert scene_as_json(again) == scene_as_json(done.found)
+
+
+def test_a_run_that_was_killed_goes_on(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some pairs are there, and half a line behind them; the others come from the first run."""
+    [table] = done.work.glob("pairs-*.jsonl")
+    lines = table.read_bytes().splitlines(keepends=True)
+    (tmp_path / table.name).write_bytes(b"".join(lines[:5]) + lines[5][:100])
+    known = {row["pair"]: row for row in map(json.loads, lines[1:])}
+    asked = []
+
+    def stand_in(store: PairStore, *question: Any) -> PairResult | None:
+        held = usual(store, *question)
+        if held is None:
+            asked.append(question)
+            held = PairResult.of_row(*question[:2], known[store.key(*question)])
+            store.add(held, *question[2:])
+        return held
+
+    usual = PairStore.get
+    monkeypatch.setattr(PairStore, "get", stand_in)
+    again = reconstruct(done.folder, voxel_size=VOXEL_SIZE, model=done.model, work=tmp_path)
+    assert len(asked) == len(lines) - 5
+    np.testing.assert_array_equal(again.T_world_scan, done.found.T_world_scan)
+    assert sorted((tmp_path / table.name).read_bytes().splitlines()) == sorted(
+        line.rstrip(b"\n") for line in lines
+    )
+
+
+def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
+    for name in ("scan_10.ply", "scan_9.ply", "scan_2.PLY", ".hidden.ply", "readme.md"):
+        (tmp_path / name).touch()
+    assert [p.name for p in scan_files(tmp_path)] == ["scan_2.PLY", "scan_9.ply", "scan_10.ply"]
+
+
+@pytest.mark.parametrize(
+    ("scans", "options", "words"),
+    [
+        ("no such folder", {}, "no such folder"),
+        ([np.zeros((5, 3))], {}, "at least two"),
+        ([np.zeros((5, 3))] * 2, {"pair_share": 0.0}, "pair_share"),
+        ([np.zeros((5, 3))] * 2, {"pair_share": 1.5}, "pair_share"),
+        ([np.full((5, 3), np.nan)] * 2, {"voxel_size": 0.1}, "scan 0 has 0 finite points"),
+        ([np.zeros((5, 3))] * 2, {"voxel_size": -1.0}, "voxel_size"),
+        ([np.zeros((5, 3))] * 2, {"descriptor": "nonsense"}, "nonsense"),
+    ],
+)
+def test_mistakes_are_named(scans: object, options: dict[str, object], words: str) -> None:
+    with pytest.raises(VBRegError, match=words):
+        reconstruct(scans, device="cpu", **options)  # type: ignore[arg-type]
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(VBRegError, match="0 files of clouds"):
+        reconstruct(tmp_path)
+
+
+def test_scans_without_any_match_stay_apart() -> None:
+    """Nothing to register is no error: every scan is a component."""
+    line = np.linspace(0, 1, 50)[:, None] * [1.0, 0.0, 0.0]
+    found = reconstruct([line, line + 5.0, line * 2], voxel_size=0.3, device="cpu")
+    assert all(len(members) >= 1 for members in found.components)
+    assert sum(map(len, found.components)) == 3
+
+
+def test_few_scans_may_be_tried_in_all_pairs_and_many_in_a_quarter() -> None:
+    assert pair_budget(2) >= 1
+    assert pair_budget(8) >= 28
+    assert pair_budget(60) == 442
+    assert pair_budget(60, 0.1) == 177
+
+
+# --- what comes out
+
+
+def test_the_merged_cloud_lies_in_one_frame(done: Done) -> None:
+    files = scan_files(done.folder)
+    cloud = merged_component(files, done.found)
+    assert len(cloud) == sum(len(points) for points in done.village.scans[:4])
+    T = done.village.T_world_scan
+    expected = np.concatenate(
+        [
+            s @ X[:3, :3].T + X[:3, 3]
+            for s, X in zip(done.village.scans[:4], inverse(T[:1]) @ T[:4], strict=True)
+        ]
+    )
+    assert np.abs(cloud.points - expected).max() < 0.1
+    assert np.bincount(cloud.attributes["scan"]).tolist() == [
+        len(s) for s in done.village.scans[:4]
+    ]
+    thinned = merged_component(files, done.found, thin=0.2)
+    assert 0 < len(thinned) < len(cloud) / 5
+    assert len(merged_component(files, done.found, 1)) == len(done.village.scans[4])
+
+
+def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:
+    for name in ("poses.json", "poses.tum", "graph.g2o"):
+        write_scene_poses(tmp_path / name, done.found)
+    said = json.loads((tmp_path / "poses.json").read_text(encoding="utf-8"))
+    np.testing.assert_array_equal(said["scans"][2]["T_world_scan"], done.found.T_world_scan[2])
+    assert said["components"] == [[0, 1, 2, 3], [4]]
+    tum = (tmp_path / "poses.tum").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[0] for line in tum if line[0] != "#"] == ["0", "1", "2", "3"]
+    assert "# 1 scans do not connect to these" in tum
+    g2o = (tmp_path / "graph.g2o").read_text(encoding="utf-8")
+    assert g2o.count("VERTEX_SE3:QUAT") == 5
+    assert g2o.count("EDGE_SE3:QUAT") == sum(edge.kept for edge in done.found.edges)
+    with pytest.raises(VBRegError, match=r"unknown ending '\.xyz'"):
+        write_scene_poses(tmp_path / "poses.xyz", done.found)
+
+
+def test_the_report_shows_names_as_text(done: Done, tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script>"
+    found = dataclasses.replace(done.found, names=(evil, *done.found.names[1:]))
+    clouds = [PointCloud(points) for points in done.village.scans]
+    page = scene_report_html(found, clouds, command=f"vbreg reconstruct {evil}", max_points=5000)
+    assert b"alert(1)</script>" not in page
+    assert page.count(b"<script") == page.count(b"</script>") == 3
+    assert b"default-src 'none'" in page
+    write_scene_report(tmp_path / "scene.html", done.found, clouds)
+    assert b"5 scans in 2 components" in (tmp_path / "scene.html").read_bytes()

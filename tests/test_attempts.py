@@ -1,0 +1,165 @@
+"""What is tried where one attempt at a pose does not settle it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vbreg
+from tests.conftest import make_problem
+from vbreg import VBRegError, demo
+from vbreg.attempts import (
+    MIRRORED_ODDS,
+    SCALE_STEP,
+    at_unknown_scale,
+    may_be_mirrored,
+    more_probable,
+    scale_of_matches,
+    scales_within,
+    unless_mirrored,
+    worth_another_size,
+)
+from vbreg.types import Alternative, Correspondences, Registration
+
+
+def judged(p: float | None, size: float | None = 0.05) -> Registration:
+    """A result with a probability, and a rival with a tenth of it."""
+    ends = np.zeros((4, 3))
+    rivals = () if p is None else (Alternative(np.eye(4), p / 10),)
+    return Registration(
+        T_target_source=np.eye(4),
+        correspondences=Correspondences(ends, ends),
+        inliers=np.ones(4, dtype=bool),
+        confidence=np.ones(4, dtype=np.float32),
+        score=1.0,
+        inlier_rmse=0.0,
+        fixed=True,
+        inlier_threshold=0.1,
+        matches_found=4,
+        backend="plain",
+        voxel_size=size,
+        success_probability=p,
+        alternatives=rivals,
+    )
+
+
+@pytest.mark.parametrize("p", [None, 0.3, 0.98])
+def test_only_what_might_be_wrong_is_looked_at_in_a_mirror(p: float | None) -> None:
+    assert not may_be_mirrored(judged(p))
+    assert not may_be_mirrored(VBRegError("too few matches"))
+    assert may_be_mirrored(judged(0.8))
+
+
+@pytest.mark.parametrize(("in_mirror", "trusted"), [(0.99, False), (0.02, True)])
+def test_a_pose_is_doubted_where_the_mirror_image_fits_better(
+    in_mirror: float, trusted: bool
+) -> None:
+    found = unless_mirrored(judged(0.8), judged(in_mirror))
+    assert isinstance(found, Registration)
+    p, q = found.success_probability, found.mirrored_probability
+    assert p is not None
+    assert q is not None
+    assert (p > 0.75) == trusted
+    odds = 0.8 / 0.2, MIRRORED_ODDS * in_mirror / (1 - in_mirror)
+    assert p / q == pytest.approx(odds[0] / odds[1])
+    assert found.alternatives[0].probability == pytest.approx(p / 10)
+    assert any("mirror image" in reason for reason in found.reasons) != trusted
+
+
+def test_another_voxel_size_is_tried_for_what_is_not_trusted() -> None:
+    assert [worth_another_size(judged(p)) for p in (None, 0.2, 0.7)] == [False, True, False]
+    assert not worth_another_size(VBRegError("too few points"))
+    low, high, error = judged(0.1), judged(0.3), VBRegError("too few points")
+    assert more_probable(low, high) is more_probable(high, low) is high
+    assert more_probable(low, error) is low
+    assert more_probable(error, high) is error
+
+
+@pytest.mark.parametrize("most", [1.05, 2.0, 7.0])
+def test_scales_reach_from_the_smallest_to_the_largest_in_small_steps(most: float) -> None:
+    factors = scales_within(most)
+    assert factors[0] == 1.0
+    ordered = np.sort(factors)
+    assert ordered[[0, -1]] == pytest.approx([1 / most, most])
+    assert (ordered[1:] / ordered[:-1] <= SCALE_STEP + 1e-12).all()
+
+
+@pytest.mark.parametrize("scale", [0.95, 1.0, 1.08])
+def test_matches_tell_a_scale(scale: float) -> None:
+    problem = make_problem(n=2000, noise=0.01)
+    here = problem.source @ problem.T[:3, :3].T + problem.T[:3, 3]
+    inliers = np.linalg.norm(here - problem.target, axis=1) < 0.1
+    # The source is too small by `scale`; of its matches, those about the middle still agree.
+    found = replace(
+        judged(0.9),
+        T_target_source=problem.T,
+        correspondences=Correspondences(problem.source / scale, problem.target),
+        inliers=inliers & (np.linalg.norm(problem.source / scale - problem.source, axis=1) < 0.1),
+    )
+    assert scale_of_matches(found) == pytest.approx(scale, abs=0.003)
+
+
+def test_few_matches_tell_no_scale() -> None:
+    assert scale_of_matches(judged(0.9)) == 1.0
+
+
+def test_the_most_probable_scale_is_taken_and_made_exact() -> None:
+    true_scale, tried = 1.7, []
+
+    def at(factor: float) -> Registration | VBRegError:
+        tried.append(factor)
+        if factor < 0.6:
+            return VBRegError("too few points")
+        off = abs(np.log(factor / true_scale))
+        points = np.random.default_rng(0).uniform(-1, 1, (400, 3))
+        result = judged(float(np.clip(0.9 - 5 * off, 0, 1)))
+        near = np.linalg.norm(points * (true_scale / factor - 1), axis=1) < 0.1
+        ends = Correspondences(points, points * true_scale / factor)
+        return replace(result, correspondences=ends, inliers=near, scale=factor)
+
+    found = at_unknown_scale(2.0, at)
+    assert isinstance(found, Registration)
+    assert found.scale == pytest.approx(true_scale, rel=0.003)
+    assert min(tried) == pytest.approx(0.5)
+
+
+def test_what_fails_at_every_scale_is_an_error() -> None:
+    error = VBRegError("too few points")
+    assert at_unknown_scale(1.5, lambda factor: error) is error
+
+
+def test_the_scale_of_a_real_pair_is_found() -> None:
+    scans = demo.load()
+    source, target, T_truth = scans[0].points, scans[1].points, scans[2]
+    found = vbreg.register(source / 1.25, target, voxel_size=0.05, max_scale=1.3, device="cpu")
+    assert found.scale == pytest.approx(1.25, rel=0.03)
+    np.testing.assert_allclose(found.T_target_source[:3, :3], T_truth[:3, :3], atol=0.1)
+    landed = found.apply_to(source / 1.25)
+    np.testing.assert_allclose(
+        landed, (source / 1.25) @ found.similarity[:3, :3].T + found.similarity[:3, 3], atol=1e-9
+    )
+    ends = found.correspondences  # their source is in the unit of the target
+    there = ends.source @ found.T_target_source[:3, :3].T + found.T_target_source[:3, 3]
+    near = np.linalg.norm(there - ends.target, axis=1) < found.inlier_threshold
+    assert (near == found.inliers).mean() > 0.999
+    assert "scale 1.2" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_scale": 1.0}, "above 1"),
+        ({"max_scale": "two"}, "positive number"),
+        ({"max_scale": 2.0, "verify": False}, "verify=False"),
+        ({"max_scale": 2.0, "max_translation": 1.0}, "max_translation"),
+        ({"max_scale": 2.0, "guess": np.eye(4), "max_rotation": 10.0}, "guess"),
+    ],
+)
+def test_an_unknown_scale_that_could_not_be_found_is_an_error(
+    options: dict[str, object], said: str
+) -> None:
+    cloud = np.random.default_rng(0).random((200, 3))
+    with pytest.raises(VBRegError, match=said):
+        vbreg.register(cloud, cloud, voxel_size=0.1, **options)  # type: ignore[arg-type]
