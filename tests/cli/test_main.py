@@ -15,8 +15,8 @@ from tests.cli.helpers import Outcome, Run, Search, assert_one_line
 from vbreg import cli, io
 
 VERBS = (
-    *("register", "reconstruct", "view", "transform", "info", "demo", "formats"),
-    *("train", "methods", "benchmark", "experiment"),
+    *("register", "reconstruct", "batch", "view", "transform", "info", "demo", "formats"),
+    *("train", "export", "methods", "benchmark", "experiment"),
 )
 PROGRAMS = {"vbreg", "torchrun", "tensorboard"}  # that examples begin with
 
