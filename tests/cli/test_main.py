@@ -16,7 +16,7 @@ from vbreg import cli, io
 
 VERBS = (
     *("register", "reconstruct", "batch", "view", "transform", "info", "demo", "formats"),
-    *("train", "methods", "benchmark", "experiment", "map"),
+    *("train", "export", "methods", "benchmark", "experiment", "map"),
 )
 PROGRAMS = {"vbreg", "torchrun", "tensorboard"}  # that examples begin with
 

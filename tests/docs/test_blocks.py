@@ -67,6 +67,9 @@ def room_scans() -> dict[str, np.ndarray]:
         "map.ply": target.points,
         "scan1.ply": source.points,
         "scan2.ply": turned,
+        "a.ply": target.points,
+        "b.ply": target.points,
+        "scan.ply": source.points,
     }
 
 
@@ -78,7 +81,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder_for(text: str) -> Path:
         folder = tmp_path_factory.mktemp("page")
         for maker, some_name in (
-            (room_scans, ("source.ply", "map.ply")),
+            (room_scans, ("source.ply", "map.ply", "a.ply", "pairs.csv", "scans/")),
             (street_scans, ("scan1.pcd",)),
             (object_scans, ("part1.ply",)),
         ):
@@ -87,6 +90,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 for name, points in clouds.items():
                     io.write(folder / name, points)
         shutil.copy(ROOT / "src/vbreg/weights/judge.safetensors", folder)
+        if "pairs.csv" in text:
+            rows = "source,target\nsource.ply,target.ply\n"
+            (folder / "pairs.csv").write_text(rows, encoding="utf-8")
+        if "scans/" in text:
+            (folder / "scans").mkdir()
+            for name in ("source.ply", "target.ply"):
+                shutil.copy(folder / name, folder / "scans")
         return folder
 
     return folder_for
@@ -95,7 +105,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def usual_names() -> dict[str, Any]:
     """What pages that are no guides take for granted: two clouds, matches, a network."""
     points = [torch.from_numpy(cloud.points) for cloud in demo.load()[:2]]
-    source, target = (voxel_downsample(cloud, 0.1).numpy() for cloud in points)
+    source, target = (voxel_downsample(cloud, 0.15).numpy() for cloud in points)
     matches = make_problem(n=120)
 
     def my_network(points: torch.Tensor, radius: float) -> torch.Tensor:
@@ -108,11 +118,9 @@ def usual_names() -> dict[str, Any]:
 
     names: dict[str, Any] = {"vbreg": vbreg, "source": source, "target": target, "pair": pair}
     names |= {"T": demo.load()[2], "my_network": my_network}
+    names |= {"T_map_a": np.eye(4), "T_map_b": np.eye(4)}
     names |= {"source_points": matches.source, "target_points": matches.target}
-    for ends, cloud in (("ac", "12"), ("bd", "12")):
-        for end, number, side in zip(ends, cloud, ("source", "target"), strict=True):
-            del number
-            names[end] = getattr(matches, side)
+    names |= dict.fromkeys("ab", matches.source) | dict.fromkeys("cd", matches.target)
     for number in "12":
         names |= {f"{side}_{number}": getattr(matches, side) for side in ("source", "target")}
     return names
@@ -143,6 +151,8 @@ AFTERWARDS: dict[str, Callable[[dict[str, Any]], bool]] = {
         set(names["poses"]) == {"scan1.ply", "scan2.ply"} and len(names["T_world_scan"]) == 3
     ),
     "docs/guides/voxel_size.md": lambda names: is_right(names["result"]),
+    "docs/maps.md": lambda names: is_right(names["result"]),
+    "docs/scenes.md": lambda names: [sorted(c) for c in names["result"].components] == [[0, 1]],
     "docs/guides/verdict.md": lambda names: names["usable"](names["result"]),
 }
 PYTHON_PAGES = [  # onnx.md needs an exported file: tests/test_export.py runs it
