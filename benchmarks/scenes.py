@@ -336,12 +336,13 @@ def table(rows: Sequence[Row]) -> str:
         own = [row for row in rows if row.solver == solver]
         mean = [np.mean([getattr(r, name) for r in own]) for name in ("recall", "recall_low")]
         median = np.median([r.position_median for r in own])
-        wrong = sum(r.wrong_kept for r in own)
-        lines.append(
+        line = (
             f"\n{solver}: mean over {len(own)} scenes {100 * mean[0]:.1f} % and "
-            f"{100 * mean[1]:.1f} %, position error {100 * median:.1f} cm (median of medians), "
-            f"{wrong} wrong edges kept"
+            f"{100 * mean[1]:.1f} %, position error {100 * median:.1f} cm (median of medians)"
         )
+        if any(r.edges_kept for r in own):
+            line += f", {sum(r.wrong_kept for r in own)} wrong edges kept"
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 Some keypoints of each scan are compared with some of every other: descriptors that are nearest
 to each other both ways, and are alike, speak for a place that both scans show. One product of
-matrices a pair takes about a millisecond, where a registration takes hundreds.
+matrices a pair takes about two milliseconds, where a registration takes hundreds.
 Shapes: K scans, S keypoints of each, D numbers a descriptor.
 """
 
@@ -20,7 +20,7 @@ from vbreg.types import Float64
 
 LOOKED_AT = 500  # keypoints of a scan
 ALIKE, SLOPE = 0.85, 20.0  # similarity at which a mutual match counts half, and how steeply
-MAX_SIMILARITIES = 2**24  # held at a time: 64 MB
+MAX_SIMILARITIES = 2**22  # held at a time: 16 MB, near a CPU's cache
 
 
 def similarities(
@@ -34,12 +34,12 @@ def similarities(
     found = np.zeros((K, K))
     if K < 2:
         return found
-    features, real = _keypoints(scans)
-    S = features.shape[1]
-    chunk = max(1, MAX_SIMILARITIES // S**2)
+    features, count = _keypoints(scans)
+    chunk = max(1, MAX_SIMILARITIES // LOOKED_AT**2)
     for k in range(K - 1):
+        one = features[k, : count[k]]
         parts = [
-            _shares(features[k], real[k], features[j : j + chunk], real[j : j + chunk])
+            _shares(one, features[j : j + chunk], count[j : j + chunk])
             for j in range(k + 1, K, chunk)
         ]
         found[k, k + 1 :] = torch.cat(parts).double().cpu().numpy()
@@ -47,28 +47,32 @@ def similarities(
     return found + found.T
 
 
-def _keypoints(scans: Sequence[DescribedCloud]) -> tuple[Tensor, Tensor]:
-    """Return descriptors (K, S, D) of length 1, and which rows are (K, S)."""
+def _keypoints(scans: Sequence[DescribedCloud]) -> tuple[Tensor, list[int]]:
+    """Return descriptors (K, S, D) of length 1, and how many rows of each scan are some."""
     device = scans[0].descriptors.device
     width = scans[0].descriptors.shape[1]
     features = torch.zeros(len(scans), LOOKED_AT, width, device=device)
+    count = []
     for k, scan in enumerate(scans):
         described = scan.descriptors[scan.descriptors.any(-1)].float()
         rows = evenly(len(described), LOOKED_AT).to(device)
         features[k, : len(rows)] = F.normalize(described[rows], dim=-1)
-    return features, features.any(-1)
+        count.append(len(rows))
+    return features, count
 
 
-def _shares(one: Tensor, one_real: Tensor, others: Tensor, others_real: Tensor) -> Tensor:
-    """Return the score (n,) of keypoints (S, D) beside those of other scans (n, S, D)."""
-    similarity = one @ others.mT  # (n, S, S)
-    possible = one_real[None, :, None] & others_real[:, None, :]
-    similarity = similarity.masked_fill(~possible, -torch.inf)
+def _shares(one: Tensor, others: Tensor, count: Sequence[int]) -> Tensor:
+    """Return the score (n,) of keypoints (S, D) beside those of other scans (n, S', D)."""
+    if len(one) == 0:
+        return others.new_zeros(len(others))
+    similarity = one @ others.mT  # (n, S, S')
+    for row, real in enumerate(count):
+        similarity[row, :, real:] = -torch.inf
     value, there = similarity.max(2)  # (n, S)
-    back = similarity.argmax(1).gather(1, there)  # which keypoint the partner would choose
+    back = similarity.max(1).indices.gather(1, there)  # which keypoint the partner would choose
     mutual = (back == torch.arange(len(one), device=one.device)) & value.isfinite()
     weight = torch.sigmoid(SLOPE * (value - ALIKE)) * mutual
-    fewer = torch.minimum(one_real.sum(), others_real.sum(1)).clamp_min(1)
+    fewer = torch.tensor([max(1, min(len(one), real)) for real in count], device=one.device)
     return weight.sum(1) / fewer
 
 
