@@ -109,8 +109,8 @@ ALLOWED = {
         "pretrained refinement registration scale surfaces types uncertainty"
     ),
     "maps": (
-        "attempts clouds descriptors errors frames inputs io matching registration scale scenes "
-        "streaming types weights_file"
+        "clouds descriptors errors frames inputs io matching registration scale scenes streaming "
+        "types weights_file"
     ),
     "batch": (
         "backends constraints descriptors errors frames inputs io matching pretrained registration "

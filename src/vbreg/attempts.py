@@ -56,7 +56,7 @@ def may_be_mirrored(found: Registration | VBRegError) -> bool:
 def unless_mirrored(
     found: Registration | VBRegError, image: Registration | VBRegError
 ) -> Registration | VBRegError:
-    """Doubt a pose if the mirror image of the source fits as well.
+    """Return a pose as less probable where the mirror image of the source fits as well.
 
     Walls and floors look the same in a mirror. Whether a scan is mirrored is told by how well its
     mirror image fits in its place, which is worth its time where the pose might be wrong at all.

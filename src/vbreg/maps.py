@@ -37,7 +37,7 @@ from vbreg.matching import (
 )
 from vbreg.registration import MIN_ALTERNATIVE, VBReg, usual_viewpoint
 from vbreg.scale import PresetName, Scale
-from vbreg.scenes.retrieval import keypoint_table, similarities_to
+from vbreg.scenes.retrieval import KeypointTable, keypoint_table, similarities_to
 from vbreg.streaming import local_cloud
 from vbreg.types import Alternative, Float64, Registration
 from vbreg.weights_file import FORMAT, checksum, read_weights
@@ -122,7 +122,7 @@ class Map:
         )
 
     @cached_property
-    def table(self) -> tuple[Tensor, Tensor]:
+    def table(self) -> KeypointTable:
         """What queries are compared with."""
         return keypoint_table(self.fragments)
 

@@ -9,6 +9,7 @@ Shapes: K scans, S keypoints of each, D numbers a descriptor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,21 +35,31 @@ def similarities(
     found = np.zeros((K, K))
     if K < 2:
         return found
-    features, count = _keypoints(scans)
-    chunk = max(1, MAX_SIMILARITIES // LOOKED_AT**2)
+    table = keypoint_table(scans)
     for k in range(K - 1):
-        one = features[k, : count[k]]
-        parts = [
-            _shares(one, features[j : j + chunk], count[j : j + chunk])
-            for j in range(k + 1, K, chunk)
-        ]
-        found[k, k + 1 :] = torch.cat(parts).double().cpu().numpy()
+        scores = _compared(table.of(k), table.after(k))
+        found[k, k + 1 :] = scores.double().cpu().numpy()
         on_done(k + 2)
     return found + found.T
 
 
-def _keypoints(scans: Sequence[DescribedCloud]) -> tuple[Tensor, list[int]]:
-    """Return descriptors (K, S, D) of length 1, and how many rows of each scan are some."""
+class KeypointTable(NamedTuple):
+    """Some keypoints of every scan, to compare scans by."""
+
+    features: Tensor  # (K, S, D) of length 1
+    counts: Sequence[int]  # how many rows of each scan are keypoints
+
+    def of(self, k: int) -> Tensor:
+        """Return the keypoints (S', D) of a scan."""
+        return self.features[k, : self.counts[k]]
+
+    def after(self, k: int) -> KeypointTable:
+        """Return the table of all scans after number k."""
+        return KeypointTable(self.features[k + 1 :], self.counts[k + 1 :])
+
+
+def keypoint_table(scans: Sequence[DescribedCloud]) -> KeypointTable:
+    """Return what scans are compared by."""
     device = scans[0].descriptors.device
     width = scans[0].descriptors.shape[1]
     features = torch.zeros(len(scans), LOOKED_AT, width, device=device)
@@ -58,7 +69,22 @@ def _keypoints(scans: Sequence[DescribedCloud]) -> tuple[Tensor, list[int]]:
         rows = evenly(len(described), LOOKED_AT).to(device)
         features[k, : len(rows)] = F.normalize(described[rows], dim=-1)
         count.append(len(rows))
-    return features, count
+    return KeypointTable(features, count)
+
+
+def similarities_to(scan: DescribedCloud, table: KeypointTable) -> Tensor:
+    """Return how alike a scan is to every scan of a table (K,), as `similarities` tells it."""
+    return _compared(keypoint_table([scan]).of(0), table)
+
+
+def _compared(one: Tensor, table: KeypointTable) -> Tensor:
+    """Return the score (K,) of keypoints (S, D) beside those of every scan of a table."""
+    chunk = max(1, MAX_SIMILARITIES // LOOKED_AT**2)
+    parts = [
+        _shares(one, table.features[j : j + chunk], table.counts[j : j + chunk])
+        for j in range(0, len(table.counts), chunk)
+    ]
+    return torch.cat(parts)
 
 
 def _shares(one: Tensor, others: Tensor, count: Sequence[int]) -> Tensor:
@@ -67,7 +93,8 @@ def _shares(one: Tensor, others: Tensor, count: Sequence[int]) -> Tensor:
         return others.new_zeros(len(others))
     similarity = one @ others.mT  # (n, S, S')
     for row, real in enumerate(count):
-        similarity[row, :, real:] = -torch.inf
+        if real < similarity.shape[2]:
+            similarity[row, :, real:] = -torch.inf
     value, there = similarity.max(2)  # (n, S)
     back = similarity.max(1).indices.gather(1, there)  # which keypoint the partner would choose
     mutual = (back == torch.arange(len(one), device=one.device)) & value.isfinite()
@@ -95,17 +122,3 @@ def first_pairs(similarity: Float64, partners: int, budget: int) -> list[tuple[i
     chosen = [e for e in listed.tolist() if best[e] < partners][:budget]
     chosen.sort(key=lambda e: -similarity[i[e], j[e]])
     return [(int(i[e]), int(j[e])) for e in chosen]
-
-
-def keypoint_table(scans: Sequence[DescribedCloud]) -> tuple[Tensor, Tensor]:
-    """Return what `similarities_to` compares with: (K, S, D), and which rows are (K, S)."""
-    return _keypoints(scans)
-
-
-def similarities_to(scan: DescribedCloud, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Return how alike a scan is to every scan of a table (K,), as `similarities` tells it."""
-    features, real = table
-    (own,), (own_real,) = _keypoints([scan])
-    chunk = max(1, MAX_SIMILARITIES // features.shape[1] ** 2)
-    parts = zip(features.split(chunk), real.split(chunk), strict=True)
-    return torch.cat([_shares(own, own_real, *part) for part in parts])
