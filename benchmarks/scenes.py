@@ -323,10 +323,10 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.pairs_tried} ({100 * row.share_tried:.0f} %)",
             str(row.components),
             str(row.largest),
-            f"{100 * row.recall:.1f} %",
-            "-" if np.isnan(row.recall_low) else f"{100 * row.recall_low:.1f} %",
-            f"{100 * row.position_median:.1f} cm",
-            f"{100 * row.position_max:.1f} cm",
+            _shown(row.recall, "%"),
+            _shown(row.recall_low, "%"),
+            _shown(row.position_median, "cm"),
+            _shown(row.position_max, "cm"),
             str(row.edges_kept) if row.edges_kept else "-",
             str(row.wrong_kept) if row.edges_kept else "-",
             f"{row.seconds:.1f}",
@@ -337,13 +337,18 @@ def table(rows: Sequence[Row]) -> str:
         mean = [np.mean([getattr(r, name) for r in own]) for name in ("recall", "recall_low")]
         median = np.median([r.position_median for r in own])
         line = (
-            f"\n{solver}: mean over {len(own)} scenes {100 * mean[0]:.1f} % and "
-            f"{100 * mean[1]:.1f} %, position error {100 * median:.1f} cm (median of medians)"
+            f"\n{solver}: mean over {len(own)} scenes {_shown(mean[0], '%')} and "
+            f"{_shown(mean[1], '%')}, position error {_shown(median, 'cm')} (median of medians)"
         )
         if any(r.edges_kept for r in own):
             line += f", {sum(r.wrong_kept for r in own)} wrong edges kept"
         lines.append(line)
     return "\n".join(lines)
+
+
+def _shown(value: float, unit: str) -> str:
+    """Return a share in percent, or metres in centimetres; a dash where it is not known."""
+    return "-" if np.isnan(value) else f"{100 * value:.1f} {unit}"
 
 
 def main() -> None:

@@ -40,7 +40,6 @@ REFUTED = 2  # tries across a bridge that fail, after which it is not believed
 MAX_MOVE = 2.0  # inlier thresholds that an edge may move a point from where the solution has it
 MIN_REFINED, MAX_REFINED = 0.15, 20  # overlap, and partners of a scan, that are refined together
 
-
 Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
 
 
@@ -98,8 +97,10 @@ class SceneSearch:
     def edges(self) -> tuple[PoseEdges, list[PairResult]]:
         """Return every pose that is worth hearing, and the pair that each is of."""
         listed: list[tuple[PairResult, Float64, float]] = []
-        for pair, result in [*self.found.items(), *self.again.items()]:
-            if pair in self.cut:
+        # By number, so that a run that goes on gives what one without a break gives.
+        results = [tries[pair] for tries in (self.found, self.again) for pair in sorted(tries)]
+        for result in results:
+            if (result.source, result.target) in self.cut:
                 continue
             poses = [(result.T_target_source, result.probability)]
             poses += [(a.T_target_source, a.probability) for a in result.alternatives]
