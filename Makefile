@@ -5,14 +5,21 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first loaded: most of torch's never are.
 QUICK_INSTALL := pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: demo test check coverage tables viewer docs test-baselines clean
+.PHONY: demo test test-slow check coverage tables viewer docs test-baselines clean
 
 demo: $(VENV)/.installed
 	$(BIN)/vbreg demo
 
 # Tests share the cores, so that each keeps to one of them.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" \
+		--numprocesses auto --maxprocesses 4 --dist worksteal
+
+# What takes a minute a test, or needs Ray or gtsam: a cluster of which a worker is killed, the
+# shipped network as ONNX, pose graphs beside those of gtsam.
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[scale]' gtsam
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
@@ -52,7 +59,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser,docs,onnx,scale]'
+	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[dev,io,mesh,ros,plots,train,browser,docs,onnx]'
 	touch $@ $(VENV)/.installed
 
 # It begins with what the other environment has, so that torch is not installed twice.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_problem
+from tests.conftest import SMALL, fresh, make_problem
 from tests.docs.blocks import ROOT, run_python_of
 from vbreg import Scale, VBReg, VBRegError, export, pretrained
 from vbreg.backends.plain import Backend
@@ -28,26 +28,46 @@ from vbreg.solver import Solver
 TOLERANCE = 0.02  # of logits and features, which are of the order of ten
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped network `fast`, exported once: it takes long."""
+def has_packages() -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="vbreg[onnx] is not installed")
-    return export_onnx("fast", tmp_path_factory.mktemp("onnx") / "fast.onnx")
 
 
-@pytest.fixture(scope="module")
-def session(exported: Path) -> Any:
+def opened(path: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(exported.read_bytes(), options)
+    return onnxruntime.InferenceSession(path.read_bytes(), options)
 
 
 @pytest.fixture(scope="module")
 def model() -> VBReg:
+    """Return a network of two iterations, since exporting takes as long as there are many."""
+    return VBReg(fresh(replace(SMALL, iterations=2)), backend="plain")
+
+
+@pytest.fixture(scope="module")
+def exported(model: VBReg, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    has_packages()
+    return export_onnx(model, tmp_path_factory.mktemp("onnx") / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def session(exported: Path) -> Any:
+    return opened(exported)
+
+
+@pytest.fixture(scope="module")
+def fast() -> VBReg:
     return VBReg.from_pretrained("fast", device="cpu", backend="plain")
+
+
+@pytest.fixture(scope="module")
+def exported_fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file of the shipped network: half a minute, or a whole one."""
+    has_packages()
+    return export_onnx("fast", tmp_path_factory.mktemp("onnx") / "fast.onnx")
 
 
 def matches_of(n: int, seed: int = 0) -> Matches:
@@ -102,8 +122,10 @@ def test_the_pose_is_the_same(session: Any, model: VBReg) -> None:
         assert pose_error(ours, theirs).success(0.01, 1e-4)
 
 
-def test_real_matches_give_the_same_pose(session: Any, model: VBReg, data_root: Path) -> None:
+@pytest.mark.slow
+def test_real_matches_give_the_same_pose(exported_fast: Path, fast: VBReg, data_root: Path) -> None:
     """Logits within the tolerance, poses within 0.1 degrees and 5 mm, on two real pairs."""
+    session, model = opened(exported_fast), fast
     for pair in open_pairs("3dmatch", data_root / "3dmatch").select(every=500, limit=2):
         scale = Scale(0.05)
         ends = [describe(cloud, scale) for cloud in (pair.source, pair.target)]
@@ -121,14 +143,20 @@ def test_the_file_says_what_it_is(session: Any, model: VBReg) -> None:
     about = json.loads(session.get_modelmeta().custom_metadata_map["vbreg"])
     assert about["sigma"] == pytest.approx(float(model.network.sigma.detach()))
     assert about["network"]["width"] == model.network.config.width
-    assert about["sha256"] == pretrained.read_header(pretrained.weights_path("fast"))["sha256"]
     assert about["every_iteration"] is False
     assert [end.name for end in session.get_inputs()] == ["source", "target"]
     assert [end.name for end in session.get_outputs()] == ["logits", "features"]
 
 
-def test_the_page_runs(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(exported.parent)
+@pytest.mark.slow
+def test_the_shipped_network_is_named_by_its_checksum(exported_fast: Path) -> None:
+    about = json.loads(opened(exported_fast).get_modelmeta().custom_metadata_map["vbreg"])
+    assert about["sha256"] == pretrained.read_header(pretrained.weights_path("fast"))["sha256"]
+
+
+@pytest.mark.slow
+def test_the_page_runs(exported_fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(exported_fast.parent)
     problem = make_problem(300)
     given = {"source_points": problem.source, "target_points": problem.target}
     names = run_python_of(ROOT / "docs" / "onnx.md", given)

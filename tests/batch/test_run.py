@@ -216,6 +216,7 @@ def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
     assert read_table(tmp_path / "poses.csv") == []
 
 
+@pytest.mark.slow
 def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> None:
     """Two actors of a local Ray; the process of one is killed in the middle."""
     ray = pytest.importorskip("ray", reason="vbreg[scale] is not installed")

@@ -34,6 +34,7 @@ JSON_KEYS = {
     "source": str,
     "target": str,
     "T_target_source": list,
+    "scale": float,
     "success_probability": float,
     "mirrored_probability": type(None),
     "verdict": str,
@@ -229,6 +230,24 @@ def test_figure_and_report_are_written(
     assert header["clouds"]["source"]["points"] == 500
 
 
+def test_a_scaled_source_is_written_and_shown_in_its_new_size(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    search.result = replace(search.result, scale=2.0)
+    names = {"-o": "a.ply", "--figure": "f.svg", "--report": "r.html", "--json": "r.json"}
+    options = [str(word) for option, name in names.items() for word in (option, tmp_path / name)]
+    outcome = run("register", *clouds, *options)
+    assert outcome.code == 0, outcome.err
+    assert "maps SOURCE points, multiplied by 2, into TARGET's frame" in outcome.out
+    assert json.loads((tmp_path / "r.json").read_text())["scale"] == 2.0
+    source = io.read(clouds[0]).points
+    moved = (2 * source) @ known_pose()[:3, :3].T + known_pose()[:3, 3]
+    np.testing.assert_allclose(io.read(tmp_path / "a.ply").points, moved, atol=1e-4)
+    again = run("transform", clouds[0], tmp_path / "r.json", "-o", tmp_path / "b.ply")
+    assert again.code == 0, again.err
+    np.testing.assert_allclose(io.read(tmp_path / "b.ply").points, moved, atol=1e-4)
+
+
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     run(
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
@@ -252,6 +271,7 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "guess": None,
         "max_translation": 2.5,
         "max_rotation": 30.0,
+        "max_scale": None,
         "verify": True,
         "refine": None,
         "seed": 3,

@@ -28,12 +28,9 @@ NOT_RUN = {
     "docs/guides/many_scans.md": 1,
     "docs/guides/objects.md": 2,
     "docs/guides/training.md": 4,
-    "docs/batch.md": 1,
     "docs/constraints.md": 1,
     "docs/datasets.md": 1,
-    "docs/maps.md": 1,
     "docs/onnx.md": 1,
-    "docs/scenes.md": 1,
     "docs/simulator.md": 1,
 }
 LANGUAGES = {"", "python", "sh", "bibtex", "toml", "json"}  # the rest is no code to run

@@ -233,6 +233,7 @@ def test_hundreds_of_scans_are_solved() -> None:
     assert (found.kept == right).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_gtsam_finds_the_same() -> None:
     gtsam = pytest.importorskip("gtsam", reason="gtsam is an oracle, not a dependency")
     T, edges, right = planted(noise=0.02, wrong=0.2)
