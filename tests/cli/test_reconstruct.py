@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
+import time
+import webbrowser
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -57,6 +62,33 @@ def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(scenes, "reconstruct", stand_in)
     return noted
+
+
+def test_a_folder_is_shown_in_the_browser(
+    run: Run, folder: Path, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+
+    def opened(url: str) -> bool:
+        pages.append(Path(url2pathname(urlsplit(url).path)).read_text(encoding="utf-8"))
+        return True
+
+    def end(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(webbrowser, "open", opened)
+    monkeypatch.setattr(time, "sleep", end)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder.parent))
+    outcome = run("view", folder, "--voxel-size", "0.05")
+    assert outcome.code == 0, outcome.err
+    assert search["options"]["voxel_size"] == 0.05
+    assert "3 scans in 2 components" in pages[0]
+    assert "do not connect" in outcome.err
+    assert [path.name for path in folder.parent.iterdir()] == ["scans"]
+    assert_one_line(run("view", folder, folder / "0.ply"), "is a folder", "alone")
+    (folder / "1.ply").unlink()
+    (folder / "2.ply").unlink()
+    assert_one_line(run("view", folder), "1 file")
 
 
 def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str, Any]) -> None:

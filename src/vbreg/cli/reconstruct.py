@@ -111,7 +111,7 @@ def reconstruct(
 
     if work is None and output is not None:
         work = output.with_name(f"{output.stem}_pairs")
-    with _bars(quiet) as tell:
+    with progress_bars(quiet) as tell:
         found = scenes.reconstruct(
             files,
             voxel_size=voxel_size,
@@ -140,7 +140,7 @@ def reconstruct(
             written.append(report)
     if not quiet:
         _print(stdout_console(), found, written, work)
-    _warn(found)
+    warn_of_scene(found)
     if require_all and len(found.components) > 1:
         raise typer.Exit(NOT_CONNECTED)
 
@@ -224,7 +224,7 @@ def _print(
         print_row(console, "pairs in", f"{work} (delete it when you are done)")
 
 
-def _warn(found: Reconstruction) -> None:
+def warn_of_scene(found: Reconstruction) -> None:
     """Say which scans do not connect, and which components almost did."""
     if len(found.components) < 2:
         return
@@ -245,7 +245,7 @@ def _warn(found: Reconstruction) -> None:
 
 
 @contextmanager
-def _bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Show how far each stage is on the terminal; nothing where stderr is none."""
     console = Console(stderr=True)
     if quiet or not console.is_interactive:

@@ -1,28 +1,31 @@
-"""`vbreg view` shows two clouds and their pose in the browser."""
+"""`vbreg view` shows two clouds and their pose in the browser, or all scans of a folder."""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import tempfile
+import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from vbreg.cli.app import DeviceOption, VoxelSizeOption, command_line, examples
 from vbreg.cli.checks import check_inputs
 from vbreg.cli.console import print_row, stdout_console
+from vbreg.cli.reconstruct import progress_bars, warn_of_scene
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
 from vbreg.errors import VBRegError
 
 EXAMPLES = examples(
     "vbreg view source.ply target.ply",
     "vbreg view scan1.pcd scan2.pcd --preset outdoor",
+    "vbreg view scans/ --voxel-size 0.05              # all scans of a folder in one frame",
     "vbreg view                                       # an empty page: drop two files on it",
     "vbreg view source.ply target.ply --no-browser --port 8765    # and ssh -L 8765:localhost:8765",
 )
@@ -31,7 +34,8 @@ EXAMPLES = examples(
 def view(
     context: typer.Context,
     source: Annotated[
-        Path | None, typer.Argument(metavar="SOURCE", help="The cloud to move.")
+        Path | None,
+        typer.Argument(metavar="SOURCE", help="The cloud to move, or a folder of scans."),
     ] = None,
     target: Annotated[
         Path | None, typer.Argument(metavar="TARGET", help="The cloud that stays.")
@@ -52,14 +56,9 @@ def view(
     """Show SOURCE and TARGET in the browser, before and after they are registered.
 
     Without files, the page is empty and waits for two that are dropped on it. The server answers
-    this machine alone and ends with Ctrl-C.
+    this machine alone and ends with Ctrl-C. Scans of a folder are put into one frame, as by `vbreg
+    reconstruct`; the page shows the scene, and each scan can be hidden.
     """
-    if (source is None) != (target is None):
-        raise VBRegError(f"one cloud ({source}): expected SOURCE and TARGET, or neither")
-    if source is not None and target is not None:
-        check_inputs(source, target)
-    from vbreg.viewer import Session, ViewServer
-
     options = {
         "voxel_size": voxel_size,
         "preset": preset,
@@ -67,6 +66,17 @@ def view(
         "weights": weights,
         "descriptor": descriptor,
     }
+    if source is not None and source.is_dir():
+        if target is not None:
+            raise VBRegError(f"{source} is a folder: expected it alone, or two clouds")
+        _view_scene(source, options, command_line(context), browser)
+        return
+    if (source is None) != (target is None):
+        raise VBRegError(f"one cloud ({source}): expected SOURCE and TARGET, or neither")
+    if source is not None and target is not None:
+        check_inputs(source, target)
+    from vbreg.viewer import Session, ViewServer
+
     with _folder() as folder:
         session = Session(folder, options, command=command_line(context) if source else None)
         try:
@@ -79,6 +89,26 @@ def view(
             pass
         finally:
             session.close()
+
+
+def _view_scene(folder: Path, options: Mapping[str, Any], command: str, browser: bool) -> None:
+    """Put the scans of a folder into one frame, and show the page about them until it is ended."""
+    from vbreg import scenes
+    from vbreg.scenes.report import write_scene_report
+
+    files = scenes.scan_files(folder)
+    with progress_bars(False) as tell:
+        found = scenes.reconstruct(files, on_progress=tell, **options)
+    with _folder() as place, _ended_by_signals():
+        page = place / "scene.html"
+        write_scene_report(page, found, files, command)
+        warn_of_scene(found)
+        try:
+            _tell(page.as_uri(), browser)
+            while True:  # the page is removed when it ends
+                time.sleep(1.0)
+        except KeyboardInterrupt:
+            pass
 
 
 @contextmanager
