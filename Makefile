@@ -15,8 +15,8 @@ test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" \
 		--numprocesses auto --maxprocesses 4 --dist worksteal
 
-# What takes a minute a test, or needs Ray or gtsam: a cluster of which a worker is killed, the
-# shipped network as ONNX, pose graphs beside those of gtsam.
+# What takes long, or needs Ray or gtsam: processes and clusters that are killed or share a training,
+# kernels compiled for other GPUs, the network as ONNX, pose graphs beside those of gtsam.
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m $(QUICK_INSTALL) --editable '.[scale]' gtsam
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

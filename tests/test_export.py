@@ -105,6 +105,7 @@ def poses(model: VBReg, session: Any, matches: Matches) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("n", [3, 64, 65, 700])
+@pytest.mark.slow
 def test_any_number_of_matches(session: Any, model: VBReg, n: int) -> None:
     matches = matches_of(n)
     logits, features = run(session, matches)
@@ -116,6 +117,7 @@ def test_any_number_of_matches(session: Any, model: VBReg, n: int) -> None:
     np.testing.assert_allclose(features, expected.features[-1][0], atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_pose_is_the_same(session: Any, model: VBReg) -> None:
     for seed in range(3):
         ours, theirs = poses(model, session, matches_of(400, seed))
@@ -139,6 +141,7 @@ def test_real_matches_give_the_same_pose(exported_fast: Path, fast: VBReg, data_
         assert pose_error(ours, theirs).success(0.1, 0.005)
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is(session: Any, model: VBReg) -> None:
     about = json.loads(session.get_modelmeta().custom_metadata_map["vbreg"])
     assert about["sigma"] == pytest.approx(float(model.network.sigma.detach()))
@@ -186,6 +189,7 @@ def test_a_model_is_copied(model: VBReg) -> None:
         torch.testing.assert_close(network.state_dict()[name], tensor)
 
 
+@pytest.mark.slow
 def test_descriptors_have_no_input(
     exported: Path, feat_network: VariationalNonLocalNetwork, tmp_path: Path
 ) -> None:
@@ -193,6 +197,7 @@ def test_descriptors_have_no_input(
         export_onnx(VBReg(feat_network, backend="plain"), tmp_path / "a.onnx")
 
 
+@pytest.mark.slow
 def test_what_is_no_network_is_named(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(VBRegError, match="weights are a int: expected"):
         export_onnx(3, tmp_path / "a.onnx")  # type: ignore[arg-type]

@@ -430,6 +430,7 @@ def test_training_has_kernels_that_do_not_round(monkeypatch: pytest.MonkeyPatch)
     assert type(backends.for_training(DEVICE, quick=False)) is Backend
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path: Path) -> None:
     script = Path(__file__).with_name("compile_kernels.py")
     settings = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

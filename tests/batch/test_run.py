@@ -163,6 +163,7 @@ def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(table: Path, tmp_path: Path) -> None:
     """With processes and signals: SIGKILL to the command, then to a worker of the next."""
     output = tmp_path / "poses.csv"

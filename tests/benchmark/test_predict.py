@@ -151,6 +151,7 @@ def test_what_is_there_is_not_computed_again(
     predict(settings(scans), ["sm"], tmp_path, limit=3, quiet=True)
 
 
+@pytest.mark.slow
 def test_several_processes_find_the_same(scans: Path, tmp_path: Path) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     pairs = predict(settings(scans), METHODS, alone, limit=3, device="cpu", quiet=True)
@@ -168,6 +169,7 @@ def test_several_processes_find_the_same(scans: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+@pytest.mark.slow
 def test_workers_end_with_a_killed_parent(scans: Path, tmp_path: Path) -> None:
     arguments = ["benchmark", str(scans), "--methods", "sm", "--voxel-size", str(VOXEL)]
     arguments += ["--workers", "2", "-o", str(tmp_path), "--device", "cpu", "-q"]

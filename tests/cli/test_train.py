@@ -15,6 +15,7 @@ def test_a_missing_configuration_is_one_line(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_compares(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_theorem1_is_measured_on_both_benchmarks(data: Path, tmp_path: Path) -> 
         assert (tmp_path / name / "theorem1.png").exists()
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_from_the_benchmark_that_is_run_first(data: Path, tmp_path: Path) -> None:
     """Every one of them has its numbers beside it, of the benchmarks and methods asked for."""
     pytest.importorskip("matplotlib", reason="vbreg[plots]")

@@ -165,6 +165,7 @@ def test_table2_has_ever_fewer_matches(
         assert float(cell["lead"]) == 0.0
 
 
+@pytest.mark.slow
 def test_table3_ablates_the_search_on_the_shipped_weights(data: Path, tmp_path: Path) -> None:
     page = tables.table3(data, replace(runs(tmp_path), every=6), None)
     assert page == tmp_path / "table3_search.md"

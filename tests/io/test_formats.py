@@ -149,6 +149,7 @@ def test_truncated_or_corrupted_for_a_decoder_in_a_process(
     damaged(name, damage, header_only)
 
 
+@pytest.mark.slow
 def test_mutants_take_little_memory_and_time() -> None:
     """The whole of it, some thousand of each: `python -m tests.io.mutants 400`."""
     done = subprocess.run(

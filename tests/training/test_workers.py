@@ -89,6 +89,7 @@ def test_workers_must_share_evenly(config: TrainConfig) -> None:
         Run(config, Pretender(0, 2, CPU), sampler)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_with_the_double_batch(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
