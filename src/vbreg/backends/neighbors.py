@@ -1,9 +1,9 @@
-"""Nearest neighbours within a radius: a k-d tree on the CPU, a sorted voxel grid elsewhere.
+"""Nearest neighbours within a radius: a k-d tree on the CPU; elsewhere all distances, or a grid.
 
-Few neighbours in clouds that are asked again and again are found by the distances of all pairs in
-place of the grid. All give the same answer. Grid and distances are plain torch, so they also run on
-CPU tensors, where the tree checks them; there the tree is several times quicker
-(`benchmarks/backends.py`).
+All distances are compared where points and queries are few, and always in clouds that are asked
+again and again; a sorted voxel grid serves larger ones. All give the same answer. Grid and
+distances are plain torch, so they also run on CPU tensors, where the tree checks them; there the
+tree is several times quicker (`benchmarks/backends.py`).
 """
 
 from __future__ import annotations
