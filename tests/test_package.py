@@ -135,8 +135,8 @@ ALLOWED = {
         "backends datasets descriptors errors frames io matching methods metrics scale types"
     ),
     "experiments": (
-        "backends benchmark compatibility errors frames io methods pretrained registration "
-        "render training types voting"
+        "backends benchmark compatibility descriptors errors frames io methods pretrained "
+        "registration render training types voting"
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
