@@ -31,7 +31,7 @@ from vbreg.sparse import (
     levels_of,
     occupied,
 )
-from vbreg.weights_file import checksum, do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import checksum, load_weights, save_weights
 
 FINE = Scale(1.0).detail_size  # voxels: the side of a cell
 
@@ -123,16 +123,9 @@ def save_fcgf(
 
 def load_fcgf(path: Path) -> LoadedFcgf:
     """Load the network of a weights file: every tensor and no other."""
-    header, tensors = read_weights(path)
-    try:
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in header["fcgf"].items()
-        }
-        network = FcgfNetwork(FcgfConfig(**values))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return LoadedFcgf(network.eval(), header["sha256"])
+    return LoadedFcgf(
+        *load_weights(path, "fcgf", lambda **settings: FcgfNetwork(FcgfConfig(**settings)))
+    )
 
 
 def load_published(path: Path) -> LoadedFcgf:
