@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vbreg.datasets.threedmatch import read_log
+from vbreg.model import VBReg
 from vbreg.motions import inverse
-from vbreg.registration import VBReg
 from vbreg.scenes import PoseEdges, Reconstruction, reconstruct, solve_graph
 from vbreg.scenes.search import ERROR_SCALE
 from vbreg.types import Float64, Int64

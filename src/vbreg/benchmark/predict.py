@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.cache import Table, pack
@@ -35,6 +33,7 @@ from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
+from vbreg.progress import progress_bar
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
@@ -148,16 +147,16 @@ def predict_all(
     if workers < 1:
         raise VBRegError(f"workers {workers}: expected a number of processes, at least 1")
     found = _solved(jobs, Tools(openers, device, timed=workers == 1), workers)
-    with _bar(quiet) as bar:
+    with progress_bar(quiet) as bar:
         for job in jobs:
             seen, right = dict.fromkeys(job.methods, 0), dict.fromkeys(job.methods, 0)
-            task = bar.add_task(job.output.name, total=len(job.pairs), recall="")
+            task = bar.add_task(job.output.name, total=len(job.pairs), told="")
             for successes in itertools.islice(found, len(job.pairs)):
                 for method, success in successes.items():
                     seen[method] += 1
                     right[method] += success
                 rates = (f"{m} {100 * right[m] / n:.1f}" for m, n in seen.items() if n)
-                bar.update(task, advance=1, recall="  ".join(rates))
+                bar.update(task, advance=1, told="recall " + "  ".join(rates))
             yield job
 
 
@@ -359,15 +358,3 @@ def _problem_row(labelled: Labelled) -> dict[str, Any]:
 
 def _pose(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64).reshape(4, 4)
-
-
-def _bar(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("recall {task.fields[recall]}"),
-        console=Console(stderr=True),
-        disable=quiet,
-    )
