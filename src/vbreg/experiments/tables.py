@@ -131,11 +131,15 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """The columns of a table, and why others are left out."""
 
     columns: Sequence[Column]
     left_out: Mapping[str, str]  # why, by title
+
+    def sentences(self) -> list[str]:
+        """Return what is left out and why, in words."""
+        return [f"Left out: {name}, since {why}." for name, why in self.left_out.items()]
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,9 @@ class Cell:
     inlier_f1: float
     device: str
     backend: str
+    seconds_median: float  # from matches to pose; nan where several processes shared the machine
+    seconds_p95: float
+    megabytes: float  # the highest peak
 
 
 EVERYTHING = Choice()
@@ -172,11 +179,11 @@ NO_WEIGHTS = "this copy of vbreg has no weights for it"
 def table1(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING) -> Path:
     """Compare every method on 3DMatch and KITTI (the paper's Table 1)."""
     title = "Table 1: every method on 3DMatch, 3DLoMatch and KITTI"
-    return _table("table1", title, plan1(root, choice), methods, runs, _recall)
+    return _table("table1", title, columns_of_table1(root, choice), methods, runs, _recall)
 
 
-def plan1(root: Path, choice: Choice = EVERYTHING) -> Plan:
-    """Plan the columns of Table 1, those of one descriptor side by side."""
+def columns_of_table1(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
+    """Return the columns of Table 1, those of one descriptor side by side."""
     columns: list[Column] = []
     left_out: dict[str, str] = {}
     for name, descriptor in DESCRIBED.items():
@@ -201,7 +208,7 @@ def plan1(root: Path, choice: Choice = EVERYTHING) -> Plan:
                 columns.append(Column(title, name, settings, outdoor, scenes))
             else:
                 left_out[title] = f"there are no such pairs in {outdoor.name}"
-    return Plan(columns, left_out)
+    return TablePlan(columns, left_out)
 
 
 def table2(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING) -> Path:
@@ -211,11 +218,11 @@ def table2(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING
     mean fewer inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
     """
     title = "Table 2: recall (%) on 3DLoMatch against the number of points"
-    return _table("table2", title, plan2(root, choice), methods, runs, _recall)
+    return _table("table2", title, columns_of_table2(root, choice), methods, runs, _recall)
 
 
-def plan2(root: Path, choice: Choice = EVERYTHING) -> Plan:
-    """Plan the columns of Table 2, those of one descriptor side by side."""
+def columns_of_table2(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
+    """Return the columns of Table 2, those of one descriptor side by side."""
     indoor, dataset = threedmatch_root(root), "3DLoMatch"
     names = [name for name in DESCRIBED if choice.has(dataset=dataset, descriptor=name)]
     columns = [
@@ -229,7 +236,7 @@ def plan2(root: Path, choice: Choice = EVERYTHING) -> Plan:
         if is_shipped(DESCRIBED[name])
         for points in POINTS
     ]
-    return Plan(columns, {n: NO_WEIGHTS for n in names if not is_shipped(DESCRIBED[n])})
+    return TablePlan(columns, {n: NO_WEIGHTS for n in names if not is_shipped(DESCRIBED[n])})
 
 
 def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
@@ -243,7 +250,7 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
         Column(title, "FPFH", Settings.of(dataset, descriptor="fpfh"), indoor)
         for title, dataset in INDOOR.items()
     ]
-    plan = Plan(columns, {})
+    plan = TablePlan(columns, {})
     networks = ablations(weights) if weights else {}
     title = "Table 3: ablations of the search, on the shipped weights"
     page = _table("table3_search", title, plan, searches(), runs, _recall_and_lead, SEARCHES)
@@ -300,8 +307,21 @@ def _open_voting(voting: VotingConfig, device: torch.device) -> Method:
 
 
 def installed_methods() -> list[str]:
-    """List every method that can be run here, VBReg first: its default and its large network."""
-    return [REFERENCE, *(name for name in METHODS if available(name))]
+    """List every method whose package is here, VBReg first: its default and its large network.
+
+    Those whose weights are missing are among them; a table says that it leaves them out.
+    """
+    names = (name for name, entry in METHODS.items() if available(name) or entry.weights)
+    return [REFERENCE, *names]
+
+
+def _with_weights(methods: Methods) -> tuple[Methods, dict[str, str]]:
+    """Return the methods whose weights are here, and why others are left out."""
+    if isinstance(methods, Mapping):
+        return methods, {}
+    without = [m for m in methods if m in METHODS and METHODS[m].weights and not available(m)]
+    chosen = [method for method in methods if method not in without]
+    return chosen, {METHODS[method].title: NO_WEIGHTS for method in without}
 
 
 def _drives(settings: Settings, root: Path, *, far: bool) -> tuple[str, ...]:
@@ -331,7 +351,7 @@ def _first(root: Path, names: Sequence[str], what: str, inside: str | None) -> P
 def _table(
     name: str,
     title: str,
-    plan: Plan,
+    plan: TablePlan,
     methods: Methods,
     runs: Runs,
     read: Read,
@@ -342,7 +362,10 @@ def _table(
     `over` says what a row is compared with. Table and page are written anew after every column, so
     that a run that is stopped leaves those that are done.
     """
-    openers = openers_of(methods)
+    chosen, left_out = _with_weights(methods)
+    plan = replace(plan, left_out={**plan.left_out, **left_out})
+    _say_what_is_left_out(plan, quiet=runs.quiet)
+    openers = openers_of(chosen)
     jobs = [_job(column, openers, runs) for column in plan.columns]
     cells: list[Cell] = []
     start = time.perf_counter()
@@ -361,6 +384,16 @@ def _table(
             seconds = time.perf_counter() - start
             Console(stderr=True).print(f"{column.title}: done after {seconds:.0f} s")
     return runs.output / f"{name}.md"
+
+
+def _say_what_is_left_out(plan: TablePlan, *, quiet: bool) -> None:
+    """Print a sentence for each; where nothing else remains, that is an error."""
+    sentences = plan.sentences()
+    if not plan.columns:
+        raise VBRegError(" ".join(["no column is left to run.", *sentences]))
+    if not quiet:
+        for sentence in sentences:
+            Console(stderr=True).print(sentence)
 
 
 def _job(column: Column, openers: Mapping[str, Opener], runs: Runs) -> Job:
@@ -407,7 +440,7 @@ def _cells(column: Column, job: Job, seed: int, over: Mapping[str, str]) -> list
     ]
 
 
-def _write_run(name: str, plan: Plan, runs: Runs, cells: Sequence[Cell]) -> None:
+def _write_run(name: str, plan: TablePlan, runs: Runs, cells: Sequence[Cell]) -> None:
     """Write the command, the machine and what is left out beside the table."""
     about = describe_run(plan.columns[0].settings, runs.command, [cell.device for cell in cells])
     del about["settings"]  # those of one column
@@ -423,7 +456,7 @@ def _page(
     title: str,
     methods: Sequence[str],
     cells: Sequence[Cell],
-    plan: Plan,
+    plan: TablePlan,
     runs: Runs,
     read: Read,
     over: Mapping[str, str] | None,
@@ -447,8 +480,7 @@ def _page(
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     about = describe_run(plan.columns[0].settings, runs.command, [cell.device for cell in cells])
     made = f"Made by `{about['command']}`, {machine(about)}."
-    left_out = [f"Left out: {name}, since {why}." for name, why in plan.left_out.items()]
-    return "\n\n".join([f"# {title}", _LEGEND[read], table, *left_out, made]) + "\n"
+    return "\n\n".join([f"# {title}", _LEGEND[read], table, *plan.sentences(), made]) + "\n"
 
 
 def _recall(cell: Cell) -> str:
