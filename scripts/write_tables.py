@@ -485,6 +485,27 @@ def clouds(found: Results) -> str:
     return table(header, body)
 
 
+def matches(found: Results) -> str:
+    """From matches to pose, on a GPU and on a CPU, side by side, with ratios to SC2-PCR."""
+    columns = ("median_ms", "times sc2pcr", "peak_mb", "right")
+    rows = {
+        hardware: {title_of(row["method"]): row for row in found.speed(hardware, "matches")}
+        for hardware in (GPU, CPU)
+    }
+    header = ["from matches to pose"]
+    for hardware in rows:
+        header += [f"ms, {found.hardware(hardware)}", "times SC2-PCR", "peak MB", "right"]
+    body = []
+    for title in dict.fromkeys(title for titles in rows.values() for title in titles):
+        line = [title]
+        for own in rows.values():
+            row = own.get(title)
+            line += [cell(c, row.get(c, "-")) if row else "-" for c in columns]
+        body.append(line)
+    made = (read_run(found.path("speed", hardware, "matches.csv")) for hardware in rows)
+    return "\n\n".join([table(header, body), *filter(None, (run.sentence() for run in made))])
+
+
 # The model and its features
 
 
@@ -586,6 +607,7 @@ TABLES: Mapping[str, Table] = {
     "ablation-networks": partial(ablation, name="table3_networks"),
     "latent-features": latent_features,  # both of table3
     "clouds": clouds,  # speed/*/clouds.csv
+    "matches": matches,  # speed/*/matches.csv
     "h200-matches": partial(speed, hardware=GPU, name="matches"),  # speed/h200/matches.csv, ...
     "h200-clouds": partial(speed, hardware=GPU, name="clouds"),
     "h200-batches": partial(speed, hardware=GPU, name="batches"),
