@@ -395,7 +395,7 @@ def main() -> None:
     settings = Settings.of("3dmatch", descriptor="fpfh")
     every = max(1, 820 // options.pairs)
     problems = list(labelled_problems(settings, options.root, device=device, every=every))
-    names = [f"vbreg:{name}" for name in weights]
+    names = [*(f"vbreg:{name}" for name in weights), "register"]
     names += [p for p in PEERS if available(p)]
     typical = min(problems, key=lambda p: abs(len(p.right) - 5000))
     sizes = [n for n in SIZES if n <= options.most]
