@@ -21,7 +21,7 @@ from vbreg.cli.console import print_row, stdout_console
 from vbreg.errors import VBRegError
 
 EXAMPLES = examples(
-    "vbreg experiment table1 --root DATA -o out/table1 --every-slow 4 --workers 8",
+    "vbreg experiment table1 --root DATA -o out/table1 --every-slow 8 --workers 15",
     "vbreg experiment table1 --root DATA -o out/table1 --datasets 3dlomatch --descriptors fpfh",
     "vbreg experiment table2 --root DATA -o out/table2 --methods vbreg,sc2pcr --every 4",
     "vbreg experiment table3 --root DATA -o out/table3 --weights runs/ablation",
