@@ -87,7 +87,8 @@ def product(x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
     if M:
         _product[(triton.cdiv(M, ROWS), D // outputs)](
             x.contiguous(), index.contiguous(), kernel.contiguous(), out, M, len(x),
-            K=K, C=C, D=D, ROWS=ROWS, CHANNELS=_width(C, MAX_BYTES // x.element_size()), OUTPUTS=outputs,
+            K=K, C=C, D=D, ROWS=ROWS, OUTPUTS=outputs,
+            CHANNELS=_width(C, MAX_BYTES // x.element_size()),
             PRECISION=PRECISION, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
     return out
