@@ -15,9 +15,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vbreg.backends.triton import attention, ballots, layers, search
+from vbreg.backends.triton import attention, ballots, gathered, layers, search
 
-F16, F32, F64, U8, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i64"
+F16, F32, F64, U8, I32, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i32", "*i64"
 TILE, BACK = (
     {"D": 128, "ROWS": tile.rows, "COLUMNS": tile.columns, "MASKED": True, "PRECISION": "tf32"}
     for tile in (attention.FORWARD, attention.BACKWARD)
@@ -153,6 +153,29 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {**SETS, "features": F32, "valid": U8, "sigma": F32},
         {"D": 128, "SIZE": 64, "ROUNDS": 10},
         {"num_warps": 4},
+    ),
+    (
+        gathered._product,
+        {**dict.fromkeys(("x", "kernel", "out"), F32), "index": I32, "M": "i32", "N": "i32"},
+        {
+            **{"K": 27, "C": 256, "D": 256, "PRECISION": gathered.PRECISION},
+            **{"ROWS": gathered.ROWS, "CHANNELS": gathered.MAX_BYTES // 4},
+            "OUTPUTS": gathered.MAX_OUTPUTS,
+        },
+        {"num_warps": gathered.WARPS, "num_stages": gathered.STAGES},
+    ),
+    (
+        gathered._outer,
+        {
+            **dict.fromkeys(("x", "y", "parts"), F32),
+            **{"index": I32, "M": "i32", "N": "i32", "SPAN": "i32"},
+        },
+        {
+            **{"K": 27, "C": 256, "D": 256, "PRECISION": gathered.PRECISION},
+            **{"ROWS": gathered.OUTER_ROWS, "CHANNELS": gathered.OUTER_CHANNELS},
+            "OUTPUTS": gathered.OUTER_CHANNELS,
+        },
+        {"num_warps": gathered.OUTER_WARPS},
     ),
 ]
 

@@ -32,6 +32,8 @@ TESTED = {
     "inlier_score",
     "refine",
     "nearest",
+    "gathered_product",
+    "gathered_outer",
 }
 FOR_RECORDINGS = {"weights_state", "kept_alive"}  # what they keep: test_triton, test_recording
 MASKED = pytest.mark.parametrize("masked", [False, True])
@@ -275,3 +277,20 @@ def test_nearest(form: Form, k: int) -> None:
     expected = apart.sort(-1)
     torch.testing.assert_close(distance2.sqrt(), expected.values[..., :k], atol=1e-4, rtol=1e-4)
     assert torch.equal(index, expected.indices[..., :k])
+
+
+@pytest.mark.parametrize(("C", "D"), [(16, 32), (96, 64), (256, 16), (3, 5)])  # the last in torch
+@pytest.mark.parametrize("M", [0, 150])
+@torch.no_grad()
+def test_products_of_gathered_rows(form: Form, C: int, D: int, M: int) -> None:
+    N, K = 100, 8
+    x, kernel, y = (random(form, *shape) for shape in ((N, C), (K, C, D), (M, D)))
+    index = torch.randint(0, N + 1, (M, K), generator=torch.Generator().manual_seed(1)).int()
+    index[: M // 2, 3] = N  # whole tiles without a row
+    padded = torch.cat([x, x.new_zeros(1, C)])[index.to(form.device).long()]  # (M, K, C)
+    index = index.to(form.device)
+    close = {"atol": 1e-3, "rtol": 1e-4}
+    found = form.backend.gathered_product(x, index, kernel)
+    torch.testing.assert_close(found, torch.einsum("mkc,kcd->md", padded, kernel), **close)
+    found = form.backend.gathered_outer(x, index, y)
+    torch.testing.assert_close(found, torch.einsum("mkc,md->kcd", padded, y), **close)

@@ -44,10 +44,13 @@ class Neighbours:
 
     index: Tensor  # (M, K) int32
     inputs: int  # N
+    mutual: bool = False  # the outputs are the inputs, and offset k is the opposite of K - 1 - k
 
     @cached_property
     def turned(self) -> Neighbours:
         """Which outputs each input is seen by: the table of the transposed convolution."""
+        if self.mutual:
+            return Neighbours(self.index.flip(1), self.inputs, mutual=True)
         count, K = self.index.shape
         index = self.index.new_full((self.inputs + 1, K), count)
         rows = torch.arange(count, dtype=index.dtype, device=index.device)
@@ -123,7 +126,7 @@ class Cells:
         most = chunk_size(device, cpu=MAX_SOUGHT, gpu=MAX_SOUGHT_GPU)
         for part in parts(len(keys), index.shape[1], most):
             index[part] = find(keys[part])
-        return Neighbours(index, len(self))
+        return Neighbours(index, len(self), mutual=at is None)
 
     def _listed(self, kernel: int) -> Callable[[Tensor], Tensor]:
         """Return what finds the rows (m, K) about keys (m,) in an array of the rows of all keys."""

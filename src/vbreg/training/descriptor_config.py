@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from vbreg.descriptors.fcgf import FcgfConfig
 from vbreg.descriptors.prepared import DescriptorConfig
-from vbreg.training.config import check_field, from_dict, read_toml
+from vbreg.training.config import from_dict, read_toml
 from vbreg.training.descriptor_loss import ContrastName
 from vbreg.training.places import PlacesConfig
 from vbreg.training.places_run import PlacesPlan
@@ -33,18 +33,9 @@ class DescriptorTrainConfig(ContrastPlan):
 
 @dataclass(frozen=True)
 class FcgfTrainConfig(ContrastPlan):
-    """The plan of FCGF's training.
+    """The plan of FCGF's training."""
 
-    It is not free of the frame, and learns to be: the clouds of a pair first lie as they do in the
-    world, and are turned against each other further and further.
-    """
-
-    turning: float = 0.4  # share of the plan after which they are turned by any rotation
     fcgf: FcgfConfig = field(default_factory=FcgfConfig)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_field(0 <= self.turning <= 1, self, "turning", "a share of the plan, from 0 to 1")
 
 
 P = TypeVar("P", bound=ContrastPlan)

@@ -61,12 +61,10 @@ class ContrastRun(PlacesRun[C, N]):
         self.look_at = config.look_at or config.places
 
     @abstractmethod
-    def described(
-        self, network: N, clouds: Sequence[C], rows: Tensor, T_target_source: Tensor
-    ) -> Tensor:
+    def described(self, network: N, clouds: Sequence[C], rows: Tensor) -> Tensor:
         """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once.
 
-        Each source comes before its target; T_target_source (B, 4, 4) says how they lie.
+        Each source comes before its target.
         """
 
     @abstractmethod
@@ -88,7 +86,7 @@ class ContrastRun(PlacesRun[C, N]):
         y = Padded.of([cloud.points for cloud in clouds[1::2]])
         source, target = draw(x, y, self.generator)
         rows = torch.stack([source, target], dim=1).flatten(0, 1)  # (2 B, D)
-        descriptors = self.described(network, clouds, rows, T_target_source)
+        descriptors = self.described(network, clouds, rows)
         return pairs_loss(
             (descriptors[::2], descriptors[1::2]),
             (x.at(source), y.at(target)),
@@ -124,11 +122,7 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
         super().__init__(config, lambda: _first_network(config), device, clock)
 
     def described(
-        self,
-        network: DescriptorNetwork,
-        clouds: Sequence[Prepared],
-        rows: Tensor,
-        T_target_source: Tensor,
+        self, network: DescriptorNetwork, clouds: Sequence[Prepared], rows: Tensor
     ) -> Tensor:
         """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once."""
         packed = pack(clouds)

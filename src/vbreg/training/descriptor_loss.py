@@ -97,7 +97,7 @@ def _some_rows(clouds: Padded, generator: torch.Generator) -> Tensor:
 def info_nce(similarity: Tensor, partner: Tensor, beside: Tensor, temperature: Tensor) -> Tensor:
     """Return how improbable the partner is among all that do not lie beside it."""
     logits = (similarity / temperature).masked_fill(beside, -torch.inf)
-    return F.cross_entropy(logits.transpose(1, 2), partner, reduction="none")
+    return logits.logsumexp(2) - logits.gather(2, partner.unsqueeze(2)).squeeze(2)
 
 
 def hardest(similarity: Tensor, partner: Tensor, beside: Tensor) -> Tensor:

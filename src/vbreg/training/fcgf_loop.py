@@ -2,19 +2,16 @@
 
 Clouds lie on the device as points. Each step turns them anew, since the network is not free of the
 frame, and makes their cells and the tables of neighbours there, all clouds packed into one.
-Where they were turned by any rotation from the first step on, it learnt nothing for long.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vbreg.backends.neighbors import radius_knn
@@ -27,7 +24,7 @@ from vbreg.descriptors.fcgf import (
     save_fcgf,
 )
 from vbreg.descriptors.prepared import ThinnedCloud
-from vbreg.geometry import random_rotation, rotation_of_vector
+from vbreg.geometry import random_rotation
 from vbreg.training.checkpoint import check_same_network
 from vbreg.training.descriptor_config import FcgfTrainConfig
 from vbreg.training.descriptor_loop import ContrastRun
@@ -64,17 +61,12 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
-        self.turning = config.turning
 
     def described(
-        self,
-        network: FcgfLearner,
-        clouds: Sequence[DetailedCloud],
-        rows: Tensor,
-        T_target_source: Tensor,
+        self, network: FcgfLearner, clouds: Sequence[DetailedCloud], rows: Tensor
     ) -> Tensor:
         """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once."""
-        turns = self.turns(T_target_source[:, :3, :3])
+        turns = self.turns(len(clouds))
         if not network.training:  # as users have them
             turns = torch.eye(3, device=self.device).expand_as(turns)
         detail = torch.cat([cloud.detail for cloud in clouds])
@@ -91,22 +83,9 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         described: Tensor = found.index_select(0, chosen.flatten())
         return described.unflatten(0, (len(clouds), -1))
 
-    def turns(self, R_target_source: Tensor) -> Tensor:
-        """Draw how the clouds of B pairs are turned (2 B, 3, 3), each source before its target.
-
-        Both by one rotation so that they lie alike, and the source by another one on top, whose
-        angle grows with the training.
-        """
-        B = len(R_target_source)
-        common, free = random_rotation(2 * B, generator=self.generator, device=self.device).chunk(2)
-        if self.progress < self.turning:
-            angle = math.pi * self.progress / self.turning
-            axis = F.normalize(
-                torch.randn(B, 3, generator=self.generator, device=self.device), dim=-1
-            )
-            share = torch.rand(B, 1, generator=self.generator, device=self.device)
-            free = rotation_of_vector(angle * share * axis)
-        return torch.stack([free @ common @ R_target_source, common], dim=1).flatten(0, 1)
+    def turns(self, count: int) -> Tensor:
+        """Draw how clouds are turned (count, 3, 3): each by any rotation."""
+        return random_rotation(count, generator=self.generator, device=self.device)
 
     def log_temperature(self, network: FcgfLearner) -> Tensor:
         """Return the logarithm of the temperature that the network has learnt."""

@@ -15,6 +15,7 @@ from vbreg.errors import VBRegError
 from vbreg.scale import Scale
 from vbreg.simulator.places import MESH, PLACE_KINDS, make_place
 from vbreg.training.ready_places import (
+    DETAILED,
     MIN_OVERLAP,
     C,
     MakeReady,
@@ -54,6 +55,7 @@ class PlacesConfig:
     held_out: int = 24  # places that are only looked at
     troubled: float = 0.0  # share of the places whose voxel size is wrong, or scans are spoilt
     min_overlap: float = MIN_OVERLAP  # of the pairs
+    detailed: float = DETAILED  # share of the clouds whose finer points are seen
 
     def __post_init__(self) -> None:
         if len(self.kinds) != len(self.weights) or not self.kinds:
@@ -91,6 +93,7 @@ class PlaceMaker(Generic[C]):
             self.make_ready,
             trouble=self._trouble(k),
             min_overlap=self.places.min_overlap,
+            detailed=self.places.detailed,
         )
         return to_arrays(place)
 

@@ -149,7 +149,7 @@ class PlacesRun(ABC, Generic[C, N]):
             if state.step % plan.log_every == 0:
                 values = {name: float(value) for name, value in terms.items()}
                 about = {"places": state.places, "minutes": state.step_seconds / 60}
-                notes.record("train", state.step, {"pairs": state.pairs, **about, **values})
+                notes.record("train", state.step, {**values, "pairs": state.pairs, **about})
             if state.step % plan.validate_every == 0:
                 notes.record("validation", state.step, self.validate(held_out))
                 self.save(output)

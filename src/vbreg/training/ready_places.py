@@ -118,10 +118,12 @@ def ready_place(
     *,
     trouble: Trouble | None = None,
     min_overlap: float = MIN_OVERLAP,
+    detailed: float = DETAILED,
 ) -> ReadyPlace[C]:
     """Turn each scan by chance, thin it as `register` does, and make it ready.
 
-    Pairs that overlap less than `min_overlap` are left out.
+    Pairs that overlap less than `min_overlap` are left out; the finer points of a share of the
+    clouds are seen.
     """
     generator = torch.Generator().manual_seed(seed)
     seen_from = float(torch.rand((), generator=generator)) < VIEWPOINT_KNOWN
@@ -144,7 +146,7 @@ def ready_place(
         if len(at_voxels) < fewest:
             continue
         fine = at_voxels
-        if float(torch.rand((), generator=generator)) < DETAILED:
+        if float(torch.rand((), generator=generator)) < detailed:
             fine = thin_to_detail(local, scale)
         sensor = None
         if viewpoint is not None and seen_from:

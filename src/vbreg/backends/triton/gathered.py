@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, WARPS, STAGES = 128, 4, 3  # of the result of a product that a program has
-MAX_CHANNELS = 64  # of x that are multiplied at a time
+MAX_BYTES = 128  # of a row of x that are multiplied at a time
 MAX_OUTPUTS = 128  # columns of the result that a program has
 OUTER_ROWS, OUTER_CHANNELS, OUTER_WARPS = 64, 64, 4
 OUTER_PROGRAMS = 2048  # at least, so that a GPU is busy
@@ -22,7 +22,7 @@ PRECISION = "tf32x3"  # of factors in float32: nearly as they are
 
 def supports(x: Tensor, channels: int, outputs: int) -> bool:
     """Tell whether the kernels are made for the type of x and these numbers of channels."""
-    wide = all(_width(width, MAX_CHANNELS) >= MIN_CHANNELS for width in (channels, outputs))
+    wide = all(_width(width, MAX_OUTPUTS) >= MIN_CHANNELS for width in (channels, outputs))
     return wide and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -87,7 +87,8 @@ def product(x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
     if M:
         _product[(triton.cdiv(M, ROWS), D // outputs)](
             x.contiguous(), index.contiguous(), kernel.contiguous(), out, M, len(x),
-            K=K, C=C, D=D, ROWS=ROWS, CHANNELS=_width(C, MAX_CHANNELS), OUTPUTS=outputs,
+            K=K, C=C, D=D, ROWS=ROWS, OUTPUTS=outputs,
+            CHANNELS=_width(C, MAX_BYTES // x.element_size()),
             PRECISION=PRECISION, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
     return out
