@@ -16,6 +16,7 @@ from vbreg.scenes.graph import (
     PoseEdges,
     bridges,
     components,
+    near_edges,
     residuals,
     solve_graph,
     squared_errors,
@@ -264,7 +265,7 @@ class SceneSearch:
         )
 
     def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
-        """Tell (E,) which kept edges lie near the solved poses, however vague they are."""
+        """Tell (E,) which kept edges lie near the solved poses, or hold scans together."""
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
@@ -275,10 +276,14 @@ class SceneSearch:
         shift = np.linalg.norm(there - here, axis=1)
         turn = np.linalg.norm(logarithm(predicted @ inverse(edges.T_target_source))[:, :3], axis=1)
         arm = np.array([surface.radius for surface in self.surfaces])[edges.source]
-        near = solution.kept & (shift + turn * arm <= MAX_MOVE * self.scale.inlier_threshold)
-        # What holds scans together stays, however vague it is.
-        same = components(len(self.scans), edges.take(near)) == solution.component
-        return near if same.all() else solution.kept
+        kept = solution.kept.copy()
+        kept[kept] = near_edges(
+            len(self.scans),
+            edges.take(kept),
+            (shift + turn * arm)[kept],
+            MAX_MOVE * self.scale.inlier_threshold,
+        )
+        return kept
 
     def _refined(self, solution: GraphSolution, edges: PoseEdges) -> GraphSolution:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""
