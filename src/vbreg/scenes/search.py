@@ -22,7 +22,7 @@ from vbreg.scenes.graph import (
     squared_errors,
 )
 from vbreg.scenes.joining import JoinedScans, join_scans, triangle_support
-from vbreg.scenes.overlaps import ScanSurface, exact_pose, overlaps
+from vbreg.scenes.overlaps import ScanSurface, exact_poses, overlaps
 from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
 from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
@@ -289,12 +289,10 @@ class SceneSearch:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""
         pairs = self._overlapping(solution)
         poses, covariances = [], []
-        for k, (s, t) in enumerate(pairs):
-            T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
-            pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
+        for pose, covariance in exact_poses(self.scans, solution.T_world_scan, pairs, self.scale):
             poses.append(pose)
             covariances.append(ERROR_SCALE**2 * covariance)
-            self.tell("refine", k + 1, len(pairs))
+            self.tell("refine", len(poses), len(pairs))
         exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
         found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
         if (found.component != solution.component).any():
