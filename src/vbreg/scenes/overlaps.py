@@ -16,10 +16,11 @@ from vbreg.motions import inverse
 from vbreg.refinement import refined, with_fewer_points
 from vbreg.scale import Scale
 from vbreg.surfaces import OrientedPoints, SurfacePair
-from vbreg.types import Float64
+from vbreg.types import Float64, Int64
 from vbreg.uncertainty import shared_planes, uncertainty
 
 LOOKED_AT = 400  # points of a scan
+MIN_SHARED, MAX_PARTNERS = 0.15, 20  # overlap, and partners of a scan, that are refined
 TOGETHER, TOGETHER_CPU = 32, 1  # pairs that are refined in one run of tensors
 
 
@@ -92,6 +93,27 @@ def overlaps(
         (s, t): overlap(surfaces[s], surfaces[t], inverse(T_world_scan[t]) @ T_world_scan[s], scale)
         for s, t in pairs
     }
+
+
+def pairs_within(component: Int64) -> list[tuple[int, int]]:
+    """Return all pairs (i < j) of scans of one component (K,)."""
+    i, j = np.triu_indices(len(component), 1)
+    same = component[i] == component[j]
+    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
+
+
+def overlapping_pairs(
+    surfaces: Sequence[ScanSurface], T_world_scan: Float64, component: Int64, scale: Scale
+) -> list[tuple[int, int]]:
+    """Return the pairs of each component that share enough, the most first for each scan."""
+    shared = overlaps(surfaces, T_world_scan, pairs_within(component), scale)
+    given = np.zeros(len(surfaces), dtype=np.int64)
+    found = []
+    for pair in sorted(shared, key=lambda pair: (-shared[pair], pair)):
+        if shared[pair] >= MIN_SHARED and min(given[list(pair)]) < MAX_PARTNERS:
+            given[list(pair)] += 1
+            found.append(pair)
+    return found
 
 
 @torch.inference_mode()
