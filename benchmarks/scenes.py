@@ -56,7 +56,7 @@ class Scene:
 
     name: str
     clouds: Sequence[Path | Float64]
-    pairs: dict[str, list[tuple[int, int, Float64]]]  # by benchmark: i, j, T_i_j
+    pairs: dict[str, list[tuple[int, int, Float64]]]  # source, target, T_target_source
     T_world_scan: dict[int, Float64]  # by chaining pairs from the first
     limits: tuple[float, float] = (MAX_RE, MAX_TE)
 
@@ -108,7 +108,11 @@ def threedmatch_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
         count = len(list(folder.glob("cloud_bin_*.npz")))
         clouds = [folder / f"cloud_bin_{k}.npz" for k in range(count)]
         logs = {b: root / "benchmarks" / b / folder.name / "gt.log" for b in BENCHMARKS}
-        pairs = {b: read_log(path) for b, path in logs.items()}
+        # The file has T_i_j; the pair is laid from i onto j, as `vbreg benchmark` does.
+        pairs = {
+            b: [(i, j, np.linalg.inv(T_i_j)) for i, j, T_i_j in read_log(path)]
+            for b, path in logs.items()
+        }
         yield Scene(
             folder.name, clouds, pairs, chained([p for each in pairs.values() for p in each])
         )
@@ -126,29 +130,29 @@ def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
             with np.load(file) as held:
                 scans.setdefault(a, held["xyz0"].astype(np.float64))
                 scans.setdefault(b, held["xyz1"].astype(np.float64))
-                pairs.append((b, a, held["gt_trans"].astype(np.float64)))  # maps a into b
+                pairs.append((a, b, held["gt_trans"].astype(np.float64)))
         number = {frame: k for k, frame in enumerate(sorted(scans))}
-        listed = [(number[b], number[a], T) for b, a, T in pairs]
+        listed = [(number[a], number[b], T_b_a) for a, b, T_b_a in pairs]
         clouds = [scans[frame] for frame in sorted(scans)]
         limits = MAX_RE_OUTDOORS, MAX_TE_OUTDOORS
         yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits)
 
 
 def chained(pairs: Sequence[tuple[int, int, Float64]]) -> dict[int, Float64]:
-    """Return poses in the frame of the first scan, as far as pairs (i, j, T_i_j) lead."""
+    """Return poses in the frame of the first scan, as far as pairs lead."""
     neighbours: dict[int, list[tuple[int, Float64]]] = {}
-    for i, j, T_i_j in pairs:
-        neighbours.setdefault(i, []).append((j, T_i_j))
-        neighbours.setdefault(j, []).append((i, np.linalg.inv(T_i_j)))
+    for source, target, T_target_source in pairs:
+        neighbours.setdefault(target, []).append((source, T_target_source))
+        neighbours.setdefault(source, []).append((target, np.linalg.inv(T_target_source)))
     start = min(neighbours)
     T = {start: np.eye(4)}
     todo = [start]
     while todo:
-        i = todo.pop(0)
-        for j, T_i_j in neighbours[i]:
-            if j not in T:
-                T[j] = T[i] @ T_i_j
-                todo.append(j)
+        here = todo.pop(0)
+        for other, T_here_other in neighbours[here]:
+            if other not in T:
+                T[other] = T[here] @ T_here_other
+                todo.append(other)
     return T
 
 
@@ -173,8 +177,8 @@ def recall(
 ) -> float:
     """Return the share of pairs that poses (K, 4, 4) get right."""
     right = [
-        component[i] == component[j] and is_right(inverse(T[i]) @ T[j], T_i_j, limits)
-        for i, j, T_i_j in pairs
+        component[s] == component[t] and is_right(inverse(T[t]) @ T[s], truth, limits)
+        for s, t, truth in pairs
     ]
     return float(np.mean(right))
 
@@ -200,10 +204,10 @@ def surface_distance(scene: Scene, T: Float64, component: Int64) -> float:
     """
     reach = scene.limits[1] / 3
     found = []
-    for i, j, _ in next(iter(scene.pairs.values())):
-        if component[i] != component[j]:
+    for s, t, _ in next(iter(scene.pairs.values())):
+        if component[s] != component[t]:
             continue
-        for a, b in ((i, j), (j, i)):
+        for a, b in ((s, t), (t, s)):
             points = scene.points[a]
             X = inverse(T[b]) @ T[a]
             some = points[:: max(1, len(points) // SURFACE_POINTS)] @ X[:3, :3].T + X[:3, 3]
