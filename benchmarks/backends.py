@@ -38,8 +38,8 @@ from vbreg.backends.plain import Backend
 from vbreg.estimation import Estimate
 from vbreg.frames import Matches
 from vbreg.methods import mac
+from vbreg.model import VBReg
 from vbreg.network import Ends, NetworkOutput, VariationalNonLocalNetwork
-from vbreg.registration import VBReg
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, select_seeds
 
 NETWORKS = ("universal", "fast")

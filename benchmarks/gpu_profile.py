@@ -17,7 +17,7 @@ import torch
 from made_up import THRESHOLD, made_up_matches
 from torch.profiler import ProfilerActivity, profile
 
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 
 
 def main() -> None:

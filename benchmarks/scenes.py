@@ -36,8 +36,9 @@ from scipy.spatial import cKDTree
 from vbreg.datasets.threedmatch import read_log
 from vbreg.frames import LocalCloud
 from vbreg.matching import describe
+from vbreg.model import VBReg
 from vbreg.motions import inverse
-from vbreg.registration import VBReg, usual_viewpoint
+from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes import PoseEdges, Reconstruction, reconstruct, solve_graph
 from vbreg.scenes.overlaps import ScanSurface, exact_poses, overlapping_pairs

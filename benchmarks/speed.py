@@ -35,8 +35,9 @@ from vbreg.methods import METHODS, Problem, available, open_method
 from vbreg.methods.common import EXTERNAL
 from vbreg.methods.open3d_methods import fgr_option
 from vbreg.metrics import pose_error
+from vbreg.model import VBReg
 from vbreg.network import NetworkConfig
-from vbreg.registration import VBReg, register
+from vbreg.registration import register
 from vbreg.scale import Scale
 from vbreg.types import Correspondences, Registration
 

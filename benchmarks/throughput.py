@@ -39,7 +39,7 @@ from vbreg.batch.tables import write_table
 from vbreg.maps import Map
 from vbreg.matching import DescribedCloud, MatchedClouds, describe, match_clouds
 from vbreg.metrics import pose_error
-from vbreg.registration import SOLVED_TOGETHER, SOLVED_TOGETHER_CPU, VBReg
+from vbreg.model import SOLVED_TOGETHER, SOLVED_TOGETHER_CPU, VBReg
 from vbreg.scale import Scale
 from vbreg.scenes.retrieval import similarities_to
 from vbreg.simulator import make_place

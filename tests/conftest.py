@@ -23,6 +23,7 @@ from vbreg import backends
 from vbreg.backends.cpu import CPUBackend
 from vbreg.backends.plain import Backend
 from vbreg.geometry import random_rotation
+from vbreg.model import VBReg
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 
 GPU = torch.cuda.is_available()
@@ -92,6 +93,11 @@ def small_network() -> VariationalNonLocalNetwork:
 def feat_network() -> VariationalNonLocalNetwork:
     """Like `small_network`, and it sees FPFH."""
     return fresh(dataclasses.replace(SMALL, input="feat", descriptor_width=33))
+
+
+@pytest.fixture(scope="session")
+def fast() -> VBReg:
+    return VBReg.from_pretrained("fast", device="cpu")
 
 
 class Form(NamedTuple):

@@ -15,8 +15,8 @@ from vbreg import Registration, VBRegError, register
 from vbreg.constraints import Constraints
 from vbreg.matching import DescribedCloud, MatchedClouds, describe, match_clouds
 from vbreg.metrics import pose_error
+from vbreg.model import VBReg
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.registration import VBReg
 from vbreg.scale import Scale
 
 Points = NDArray[np.float64]

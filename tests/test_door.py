@@ -15,7 +15,7 @@ import pytest
 
 import vbreg
 from tests.conftest import make_problem
-from vbreg import pretrained, registration, scale
+from vbreg import model, pretrained, registration, scale
 from vbreg.backends import BackendName
 from vbreg.cli import register as register_verb
 from vbreg.descriptors import DESCRIPTORS, DescriptorName
@@ -48,7 +48,7 @@ def test_what_is_not_there_is_an_attribute_error(name: str) -> None:
 
 def test_names_are_the_things_themselves() -> None:
     assert vbreg.register is registration.register
-    assert vbreg.VBReg is registration.VBReg
+    assert vbreg.VBReg is model.VBReg
     assert vbreg.Scale is scale.Scale
     assert vbreg.VBRegError is vbreg.errors.VBRegError
     assert issubclass(vbreg.VBRegError, ValueError)

@@ -59,6 +59,8 @@ def test_dependencies_are_few_and_extras_are_named() -> None:
 ALLOWED = {
     "errors": "",
     "geometry": "",
+    "progress": "",
+    "web_page": "",
     "types": "errors",
     "motions": "types",
     "compatibility": "",
@@ -99,44 +101,55 @@ ALLOWED = {
         "backends errors estimation frames network refinement solver timing types verification "
         "voting"
     ),
+    "pair_problem": (
+        "backends estimation frames matching refinement scale solver surfaces types uncertainty "
+        "verification"
+    ),
+    "model": (
+        "backends constraints errors frames inputs matching network pair_problem pretrained "
+        "recording solver surfaces timing types uncertainty verification voting"
+    ),
+    "registrar": (
+        "attempts clouds constraints descriptors errors frames matching model scale timing types"
+    ),
     "registration": (
-        "attempts backends clouds constraints descriptors errors estimation frames inputs matching "
-        "network pretrained recording refinement scale solver streaming surfaces timing types "
-        "uncertainty verification voting"
+        "backends constraints descriptors errors frames inputs matching model pretrained "
+        "registrar scale streaming timing types"
     ),
     "scenes": (
-        "backends clouds constraints descriptors errors frames inputs io matching motions "
-        "pretrained refinement registration scale surfaces types uncertainty"
+        "backends clouds constraints descriptors errors frames inputs io matching model motions "
+        "pretrained refinement registrar scale surfaces types uncertainty web_page"
     ),
     "maps": (
-        "clouds descriptors errors frames inputs io matching registration scale scenes streaming "
-        "types weights_file"
+        "clouds descriptors errors frames inputs io matching model pair_problem registrar scale "
+        "scenes streaming types weights_file"
     ),
     "batch": (
-        "backends constraints descriptors errors frames inputs io matching pretrained registration "
-        "scale streaming types"
+        "backends constraints descriptors errors frames inputs io matching model pretrained "
+        "progress registrar scale streaming types"
     ),
     "__init__": (
-        "clouds descriptors errors estimation geometry io maps matching metrics network "
+        "clouds descriptors errors estimation geometry io maps matching metrics model network "
         "registration scale scenes types uncertainty voting"
     ),
-    "export": "errors io network pretrained registration",
-    "viewer": "demo errors io pretrained registration render summary types",
+    "export": "errors io model network pretrained",
+    "viewer": "demo errors io model pretrained registration render summary types web_page",
     "methods": (
-        "backends compatibility errors estimation frames geometry inputs matching network "
-        "pretrained registration scale sparse timing types verification voting weights_file"
+        "backends compatibility errors estimation frames geometry inputs matching model network "
+        "pretrained scale sparse timing types verification voting weights_file"
     ),
     "training": (
         "backends clouds datasets descriptors errors frames geometry io losses matching methods "
-        "metrics network pretrained recording refinement registration scale simulator solver "
-        "surfaces types verification voting"
+        "metrics model network pretrained recording refinement scale simulator solver surfaces "
+        "types verification voting"
     ),
     "benchmark": (
-        "backends datasets descriptors errors frames io matching methods metrics scale types"
+        "backends datasets descriptors errors frames io matching methods metrics progress scale "
+        "types"
     ),
     "experiments": (
-        "backends benchmark compatibility errors frames io methods pretrained registration "
-        "render training types voting"
+        "backends benchmark compatibility errors frames io methods model pretrained render "
+        "training types voting"
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments export figure io maps "

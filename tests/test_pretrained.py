@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from vbreg.descriptors.choice import SHIPPED
 from vbreg.errors import FileFormatError
+from vbreg.model import VBReg
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import (
     WEIGHTS,
@@ -20,7 +21,6 @@ from vbreg.pretrained import (
     save_network,
     weights_path,
 )
-from vbreg.registration import VBReg
 from vbreg.verification import judge
 from vbreg.voting import VotingConfig
 

@@ -15,6 +15,7 @@ from vbreg.backends import devices
 from vbreg.backends.cpu import CPUBackend
 from vbreg.frames import Matches
 from vbreg.matching import describe, match_clouds
+from vbreg.model import VBReg
 from vbreg.network import NetworkConfig
 from vbreg.recording import (
     MAX_RECORDED_MATCHES,
@@ -28,7 +29,6 @@ from vbreg.recording import (
     bucket,
     max_matches,
 )
-from vbreg.registration import VBReg
 from vbreg.scale import Scale
 from vbreg.solver import Solution, Solver
 from vbreg.surfaces import SurfacePair

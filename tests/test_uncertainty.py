@@ -13,7 +13,7 @@ from scipy.linalg import expm
 from tests.conftest import make_problem
 from vbreg import demo, register
 from vbreg.geometry import random_rotation
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.scale import Scale
 from vbreg.types import FreeDirection, Uncertainty
 from vbreg.uncertainty import (

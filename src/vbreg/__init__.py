@@ -28,14 +28,15 @@ if TYPE_CHECKING:  # so that a type checker knows every name, and no other
         voting,
     )
     from vbreg.maps import Map
-    from vbreg.registration import VBReg, register
+    from vbreg.model import VBReg
+    from vbreg.registration import register
     from vbreg.scale import Scale
     from vbreg.scenes.reconstruction import reconstruct
     from vbreg.scenes.results import Reconstruction
 else:
     _WHERE = {
         "Map": "maps",
-        "VBReg": "registration",
+        "VBReg": "model",
         "register": "registration",
         "Scale": "scale",
         "reconstruct": "scenes",

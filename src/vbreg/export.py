@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from vbreg import pretrained
 from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.io import atomic_path
+from vbreg.model import VBReg
 from vbreg.network import NetworkOutput, VariationalNonLocalNetwork
-from vbreg.registration import VBReg
 
 OPSET = 18
 INPUTS, OUTPUTS = ("source", "target"), ("logits", "features")

@@ -35,7 +35,9 @@ from vbreg.matching import (
     describe_points,
     match_clouds,
 )
-from vbreg.registration import MIN_ALTERNATIVE, VBReg, usual_viewpoint
+from vbreg.model import VBReg
+from vbreg.pair_problem import MIN_ALTERNATIVE
+from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes.retrieval import KeypointTable, keypoint_table, similarities_to
 from vbreg.streaming import local_cloud

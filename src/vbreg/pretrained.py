@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-from vbreg.errors import FileFormatError
+from vbreg.errors import FileFormatError, VBRegError
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.voting import VotingConfig
-from vbreg.weights_file import WEIGHTS_FOLDER, do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import WEIGHTS_FOLDER, load_weights, read_weights, save_weights
 
 WeightsName: TypeAlias = Literal["universal", "fast"]
 
@@ -21,6 +22,15 @@ WEIGHTS: Mapping[str, str] = {  # files of the package, by name
     "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds
     "plain": "plain.safetensors",  # SCNonlocal, trained alike: to compare with, and for PointDSC
 }
+
+
+def check_weights(weights: object) -> None:
+    """Raise where weights are neither a name nor a path."""
+    if not isinstance(weights, str | os.PathLike):
+        raise VBRegError(
+            f"weights {weights!r}: expected one of {', '.join(get_args(WeightsName))}, or the path "
+            "of a .safetensors file that vbreg wrote"
+        )
 
 
 def weights_path(name_or_path: str | Path) -> Path:
@@ -59,13 +69,9 @@ def load_network(path: str | Path) -> VariationalNonLocalNetwork:
             f"no weights at {path}: give one of {', '.join(WEIGHTS)} or the path of a "
             ".safetensors file that vbreg wrote"
         )
-    header, tensors = read_weights(path)
-    try:
-        network = VariationalNonLocalNetwork(NetworkConfig(**header["network"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return network.eval()
+    return load_weights(
+        path, "network", lambda **settings: VariationalNonLocalNetwork(NetworkConfig(**settings))
+    )[0]
 
 
 def load_voting(path: str | Path) -> VotingConfig:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,8 @@ from vbreg.errors import FileFormatError
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 FORMAT = 1
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def save_weights(
@@ -54,16 +56,21 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
-def fill(
-    module: nn.Module, tensors: Mapping[str, Tensor], header: Mapping[str, Any], path: Path
-) -> None:
-    """Put every tensor of a file and no other into a module, after a look at the checksum."""
+def load_weights(path: Path, name: str, build: Callable[..., Module]) -> tuple[Module, str]:
+    """Load what `build` makes of the settings that a file has under a name, and its checksum.
+
+    The module is in eval mode on the CPU, and has every tensor of the file and no other.
+    """
+    header, tensors = read_weights(path)
     try:
-        module.load_state_dict(dict(tensors), strict=True)
-    except RuntimeError as error:
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in header[name].items()}
+        module = build(**settings)
+        module.load_state_dict(tensors, strict=True)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise do_not_fit(path, error) from error
     if checksum(tensors) != header.get("sha256"):
         raise FileFormatError(f"{path}: checksum of the weights is wrong; get a fresh copy")
+    return module.eval(), header["sha256"]
 
 
 def do_not_fit(path: Path, error: Exception) -> FileFormatError:

@@ -13,7 +13,7 @@ from vbreg.backends.cpu import CPUBackend
 from vbreg.backends.plain import Backend
 from vbreg.errors import VBRegError
 from vbreg.methods import Problem, open_method
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.types import Registration
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -18,8 +18,8 @@ from vbreg import backends, estimation, geometry, voting
 from vbreg.backends.plain import Backend
 from vbreg.compatibility import attention_rows, spatial_compatibility
 from vbreg.estimation import Estimate
+from vbreg.model import VBReg
 from vbreg.network import LatentBranches, NormedMLP, VariationalNonLocalNetwork
-from vbreg.registration import VBReg
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
 
 pytest.importorskip("triton", reason="needs Triton, which is for Linux")

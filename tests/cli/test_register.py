@@ -22,7 +22,7 @@ from PIL import Image
 
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from tests.viewer.helpers import unpacked
-from vbreg import io, pretrained, registration, scale, streaming
+from vbreg import io, model, pretrained, registration, scale, streaming
 from vbreg.cli import register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
@@ -76,7 +76,7 @@ def test_the_skin_has_the_functions_names() -> None:
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
     assert get_args(register.MatchingName) == get_args(MatchingName)
-    assert get_args(register.RefineName) == get_args(registration.RefineName)
+    assert get_args(register.RefineName) == get_args(model.RefineName)
 
 
 def test_a_missing_file_is_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def fresh(config: FcgfConfig = TINY, *, trained: bool = True) -> FcgfNetwork:
         network.train()
         with torch.no_grad():
             for _ in range(3):
-                network(fine_cells([corner()])[0])
+                network(fine_cells(corner())[0])
     return network.eval()
 
 
@@ -70,7 +70,7 @@ def test_the_published_network_has_its_size_and_its_names() -> None:
 
 @torch.no_grad()
 def test_a_descriptor_for_every_cell_the_same_twice() -> None:
-    cells, _ = fine_cells([corner()])
+    cells, _ = fine_cells(corner())
     network = fresh()
     found = network(cells)
     assert found.shape == (len(cells), TINY.output)
@@ -87,8 +87,8 @@ def test_moved_by_whole_cells_of_the_coarsest_level_nothing_changes(
     cloud = (corner() / FINE).floor() * FINE + FINE / 2
     moved = cloud + FINE * torch.tensor(shift)
     network = fresh()
-    ends = [fine_cells([points]) for points in (cloud, moved)]
-    first, second = (network(cells)[rows[0]] for cells, rows in ends)
+    ends = [fine_cells(points) for points in (cloud, moved)]
+    first, second = (network(cells)[rows] for cells, rows in ends)
     torch.testing.assert_close(first, second)
 
 
@@ -96,16 +96,17 @@ def test_moved_by_whole_cells_of_the_coarsest_level_nothing_changes(
 def test_packed_clouds_do_not_see_each_other() -> None:
     clouds = [corner(seed, n) for seed, n in ((0, 3000), (1, 2000))]
     network = fresh()
-    cells, rows = fine_cells(clouds)
+    sizes = torch.tensor([len(cloud) for cloud in clouds])
+    cells, rows = fine_cells(torch.cat(clouds), torch.arange(2).repeat_interleave(sizes))
     found = network(cells)
-    for cloud, row in zip(clouds, rows, strict=True):
-        alone, (own,) = fine_cells([cloud])
+    for cloud, row in zip(clouds, rows.split(sizes.tolist()), strict=True):
+        alone, own = fine_cells(cloud)
         torch.testing.assert_close(found[row], network(alone)[own], atol=1e-5, rtol=0)
 
 
 def test_every_weight_gets_a_gradient() -> None:
     network = fresh().train()
-    network(fine_cells([corner()])[0])[:, 0].sum().backward()
+    network(fine_cells(corner())[0])[:, 0].sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in network.parameters())
 
 
@@ -119,7 +120,7 @@ def test_a_point_has_what_the_fine_voxel_next_to_it_has() -> None:
     away = torch.cdist(fine.points.double(), fine.detail.double())
     chosen = away.gather(1, fine.nearest.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(chosen, away.min(1).values, atol=1e-5, rtol=0)
-    cells, (row,) = fine_cells([fine.detail])
+    cells, row = fine_cells(fine.detail)
     torch.testing.assert_close(found, network(cells)[row[fine.nearest[rows]]])
     assert describe_cells(network, cloud, rows[:0]).shape == (0, TINY.output)
 
@@ -160,7 +161,7 @@ def test_half_precision_in_the_file_costs_nothing(tmp_path: Path) -> None:
     save_fcgf(half, network)
     save_weights(full, network, {"fcgf": asdict(network.config)})
     assert half.stat().st_size < 18e6 < 34e6 < full.stat().st_size
-    cells, _ = fine_cells([corner(n=2000)])
+    cells, _ = fine_cells(corner(n=2000))
     with torch.no_grad():
         a, b = (load_fcgf(path).network(cells) for path in (half, full))
     assert float((a * b).sum(-1).min()) > 0.9999

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from vbreg.matching import DescribedCloud
+from vbreg.model import VBReg
 from vbreg.motions import exponential
-from vbreg.registration import VBReg
 from vbreg.scale import Scale
 from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
 from vbreg.types import Alternative

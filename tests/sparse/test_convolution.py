@@ -169,10 +169,13 @@ def test_clouds_do_not_see_each_other() -> None:
 
 @pytest.mark.parametrize("dimension", [2, 3, 4])
 @pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+@pytest.mark.parametrize("listed", [True, False])
 def test_neighbours_as_a_naive_search(
-    dimension: int, kernel: int, monkeypatch: pytest.MonkeyPatch
+    dimension: int, kernel: int, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In an array of all keys, and among the sorted ones."""
     monkeypatch.setattr("vbreg.sparse.cells.MAX_SOUGHT", 1000)
+    monkeypatch.setattr("vbreg.sparse.cells.MAX_LISTED", 2**26 if listed else 0)
     generator = torch.Generator().manual_seed(dimension)
     cells, _ = occupied(torch.randint(-4, 5, (80, dimension), generator=generator))
     place = {tuple(c): n for n, c in enumerate(cells.at[:, 1:].tolist())}
@@ -186,7 +189,7 @@ def test_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     w = values(27, 2, 3, seed=1).requires_grad_()
     found = []
     for most in (2**20, 100):
-        monkeypatch.setattr("vbreg.sparse.convolution.MAX_GATHERED", most)
+        monkeypatch.setattr("vbreg.backends.gathered.MAX_GATHERED", most)
         x = values(len(cells), 2).requires_grad_()
         y = convolve(x, w, cells.neighbours(3))
         found.append((y, *torch.autograd.grad(y.square().sum(), (x, w))))

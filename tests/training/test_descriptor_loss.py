@@ -8,6 +8,7 @@ from torch import Tensor
 from vbreg.training.descriptor_loss import (
     DRAWN,
     DescriptorLoss,
+    Padded,
     contrast_named,
     draw,
     hardest,
@@ -107,8 +108,13 @@ def test_partners_are_drawn_with_those_drawn_by_chance(count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     x = 80 * torch.rand(count, 3, generator=generator)
     y = torch.cat([x[: count // 2] + 0.1, x[:50] + 1000])
-    source, target = draw(x, y, generator)
-    assert source.shape == target.shape == (2 * DRAWN,)
+    others = torch.rand(30, 3, generator=generator), torch.rand(700, 3, generator=generator)
+    clouds = [Padded.of([cloud, other]) for cloud, other in zip((x, y), others, strict=True)]
+    drawn = draw(clouds[0], clouds[1], generator)
+    assert drawn[0].shape == drawn[1].shape == (2, 2 * DRAWN)
+    assert int(drawn[0][1].max()) < 30  # never a point that is not there
+    assert int(drawn[1][1].max()) < 700
+    source, target = (rows[0] for rows in drawn)
     in_both = source[:DRAWN]
     in_both = in_both[in_both < count // 2]
     near = torch.cdist(x[in_both], y[target]).min(1).values

@@ -73,7 +73,7 @@ def test_every_step_turns_the_clouds_anew(place: ReadyPlace[DetailedCloud]) -> N
     run = FcgfRun(CONFIG, CPU)
     run.places.add(place)
     clouds = [run.places.held[0].clouds[k] for k in (0, 1)]
-    rows = [torch.arange(50), torch.arange(50, 100)]
+    rows = torch.arange(100).view(2, 50)
     T = torch.eye(4)[None]
     for network, same in ((run.state.network, False), (run.state.averaged, True)):
         found = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vbreg import estimation, voting
+from vbreg.backends.gathered import gathered_outer, gathered_product
 from vbreg.backends.neighbors import nearest_by_distances
 from vbreg.compatibility import spatial_compatibility
 from vbreg.estimation import Estimate
@@ -107,3 +108,11 @@ class Backend(NetworkSteps):
     ) -> tuple[Tensor, Tensor]:
         """Find the k nearest of the real points of each query -> index, distance2 (B, Q, k)."""
         return nearest_by_distances(points, queries, real, k)
+
+    def gathered_product(self, x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
+        """Return (M, D): the sum over k of row index[m, k] of x (N, C) times kernel (K, C, D)."""
+        return gathered_product(x, index, kernel)
+
+    def gathered_outer(self, x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+        """Return (K, C, D): the sum over m of the products of row index[m, k] of x and y (M, D)."""
+        return gathered_outer(x, index, y)

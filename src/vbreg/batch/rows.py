@@ -15,7 +15,7 @@ from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.io import read_pose
 from vbreg.matching import MAX_CORRESPONDENCES, Keypoints
-from vbreg.registration import RefineName
+from vbreg.model import RefineName
 from vbreg.scale import PresetName
 from vbreg.types import SURE, Registration
 

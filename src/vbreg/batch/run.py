@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from vbreg.backends import devices
 from vbreg.batch.journal import ResultJournal, journal_path
 from vbreg.batch.local import Died, LocalPool, Pool
@@ -23,6 +20,7 @@ from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_choice, check_whole_number
 from vbreg.pretrained import DEFAULT, read_header, weights_path
+from vbreg.progress import progress_bar
 
 EngineName: TypeAlias = Literal["local", "ray"]
 MAX_TRIES = 3  # of a row whose worker ends
@@ -197,12 +195,12 @@ def _compute(
     """Compute what is missing; return by how many workers."""
     pool = open_pool(workers, len(left))
     try:
-        with _bar(quiet) as bar:
-            task = bar.add_task("pairs", total=total, completed=len(journal), counts="")
+        with progress_bar(quiet) as bar:
+            task = bar.add_task("pairs", total=total, completed=len(journal), told="")
 
             def show(count: int) -> None:
                 said = "  ".join(f"{status} {n}" for status, n in sorted(journal.counts.items()))
-                bar.update(task, advance=count, counts=said)
+                bar.update(task, advance=count, told=said)
 
             show(0)
             chunk = max(1, min(pool.chunk, len(left) // (4 * pool.workers)))
@@ -221,15 +219,3 @@ def _finish(output: Path, table: Sequence[Row], journal: ResultJournal) -> None:
         for number, row in enumerate(table)
     )
     write_table(output, columns, rows)
-
-
-def _bar(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[counts]}"),
-        console=Console(stderr=True),
-        disable=quiet,
-    )

@@ -13,8 +13,9 @@ from vbreg.constraints import Constraints
 from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_choice
+from vbreg.model import VBReg
 from vbreg.pretrained import DEFAULT
-from vbreg.registration import Registrar, Request, VBReg
+from vbreg.registrar import Registrar, Request
 from vbreg.scale import VOXEL_SIZES
 
 

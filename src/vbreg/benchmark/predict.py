@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.cache import Table, pack
@@ -32,6 +30,7 @@ from vbreg.benchmark.problems import (
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
+from vbreg.progress import progress_bar
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
@@ -93,13 +92,13 @@ def predict(
     names = list(pairs.names)
     job = Job(settings, openers, output, root, device, names, timed=workers == 1)
     good = dict.fromkeys(openers, 0)
-    with _bar(quiet) as bar:
-        task = bar.add_task(settings.dataset, total=len(names), recall="")
+    with progress_bar(quiet) as bar:
+        task = bar.add_task(settings.dataset, total=len(names), told="")
         for done, found in enumerate(_solved(job, workers), start=1):
             for method, success in found.items():
                 good[method] += success
             rates = (f"{m} {100 * count / done:.1f}" for m, count in good.items())
-            bar.update(task, advance=1, recall="  ".join(rates))
+            bar.update(task, advance=1, told="recall " + "  ".join(rates))
     return names
 
 
@@ -248,15 +247,3 @@ def _problem_row(labelled: Labelled) -> dict[str, Any]:
 
 def _pose(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64).reshape(4, 4)
-
-
-def _bar(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("recall {task.fields[recall]}"),
-        console=Console(stderr=True),
-        disable=quiet,
-    )

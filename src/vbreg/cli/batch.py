@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
 from vbreg.cli.console import print_row, stdout_console
@@ -21,6 +22,9 @@ from vbreg.cli.register import (
     count_of,
 )
 
+if TYPE_CHECKING:
+    from vbreg.batch import BatchSummary
+
 EXAMPLES = examples(
     "vbreg batch pairs.csv -o poses.csv",
     "vbreg batch pairs.csv -o poses.parquet --preset outdoor --workers 8",
@@ -33,30 +37,46 @@ MEGABYTE = 2**20
 EngineName = Literal["local", "ray"]
 
 
+PairsArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PAIRS",
+        help="A table (.csv, .jsonl, .parquet) with the columns source and target, and, if you "
+        "like, voxel_size, preset, viewpoint, gravity, guess, max_translation, max_rotation. "
+        "Paths are relative to the table.",
+    ),
+]
+OutputOption = Annotated[
+    Path, typer.Option("-o", "--output", help="The table to write, with the same endings.")
+]
+EngineOption = Annotated[
+    EngineName, typer.Option(help="This machine, or a cluster (with vbreg[scale]).")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes. Left out: one for every GPU, or for every core."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(help="The Ray cluster; auto is the one that this machine belongs to."),
+]
+MinProbabilityOption = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="A less probable pose is doubtful.")
+]
+MemoryOption = Annotated[
+    int, typer.Option(metavar="MB", min=1, help="What a worker keeps of clouds it has read.")
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
+]
+
+
 def batch(
-    pairs: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PAIRS",
-            help="A table (.csv, .jsonl, .parquet) with the columns source and target, and, if you "
-            "like, voxel_size, preset, viewpoint, gravity, guess, max_translation, max_rotation. "
-            "Paths are relative to the table.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The table to write, with the same endings.")
-    ],
-    engine: Annotated[
-        EngineName, typer.Option(help="This machine, or a cluster (with vbreg[scale]).")
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes. Left out: one for every GPU, or for every core."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="The Ray cluster; auto is the one that this machine belongs to."),
-    ] = None,
+    pairs: PairsArgument,
+    output: OutputOption,
+    engine: EngineOption = "local",
+    workers: WorkersOption = None,
+    address: AddressOption = None,
     voxel_size: VoxelSizeOption = None,
     preset: PresetOption = None,
     device: DeviceOption = "auto",
@@ -67,15 +87,9 @@ def batch(
     max_correspondences: MaxCorrespondencesOption = 8000,
     verify: VerifyOption = True,
     refine: RefineOption = None,
-    min_probability: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="A less probable pose is doubtful.")
-    ] = 0.9,
-    memory: Annotated[
-        int, typer.Option(metavar="MB", min=1, help="What a worker keeps of clouds it has read.")
-    ] = 1024,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
-    ] = False,
+    min_probability: MinProbabilityOption = 0.9,
+    memory: MemoryOption = 1024,
+    overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Register every pair of a table: one row in, one row out, in the same order.
@@ -108,9 +122,12 @@ def batch(
         overwrite=overwrite,
         quiet=quiet,
     )
-    if quiet:
-        return
-    console = stdout_console()
+    if not quiet:
+        _print(stdout_console(), done)
+
+
+def _print(console: Console, done: BatchSummary) -> None:
+    """Print what was done, for people."""
     said = ", ".join(f"{count} {status}" for status, count in sorted(done.counts.items()))
     print_row(console, "pairs", f"{done.rows}: {said or 'none'}")
     if done.computed < done.rows:

@@ -55,6 +55,20 @@ PointsOption = Annotated[
 ]
 LimitOption = Annotated[int | None, typer.Option(help="The first so many pairs.", min=1)]
 ScenesOption = Annotated[str | None, typer.Option(help="Only these, with commas between.")]
+VoxelSizeOption = Annotated[
+    float | None,
+    typer.Option(
+        help="The one scale that sets every radius, in the unit of the points. Left out: 0.05, "
+        "and 0.30 for kitti."
+    ),
+]
+ViewpointOption = Annotated[
+    Literal["origin", "unknown"] | None,
+    typer.Option(help="Where the sensor was in the frame of each cloud. Left out: unknown."),
+]
+RotateOption = Annotated[
+    bool, typer.Option("--rotate", help="Turn every cloud by chance before anything else.")
+]
 
 
 def benchmark(
@@ -68,20 +82,9 @@ def benchmark(
     limit: LimitOption = None,
     every: EveryOption = 1,
     scenes: ScenesOption = None,
-    voxel_size: Annotated[
-        float | None,
-        typer.Option(
-            help="The one scale that sets every radius, in the unit of the points. Left out: 0.05, "
-            "and 0.30 for kitti."
-        ),
-    ] = None,
-    viewpoint: Annotated[
-        Literal["origin", "unknown"] | None,
-        typer.Option(help="Where the sensor was in the frame of each cloud. Left out: unknown."),
-    ] = None,
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="Turn every cloud by chance before anything else.")
-    ] = False,
+    voxel_size: VoxelSizeOption = None,
+    viewpoint: ViewpointOption = None,
+    rotate: RotateOption = False,
     seed: SamplingSeedOption = 0,
     workers: WorkersOption = 1,
     device: DeviceOption = "auto",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,63 +40,70 @@ EXAMPLES = examples(
 )
 
 
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="The scans: every cloud in it, in any order.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Write the largest component as one cloud."),
+]
+PosesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Write the poses: .json (with edges and doubts), .tum or .txt (TUM), .g2o. "
+        "May be given several times."
+    ),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a page with the scene, pair matrix, graph and doubtful edges, .html."),
+]
+AllComponentsOption = Annotated[
+    bool,
+    typer.Option(
+        "--all-components", help="Write the other components, too, each to a file of its own."
+    ),
+]
+ThinOption = Annotated[
+    float | None,
+    typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
+]
+PairShareOption = Annotated[
+    float, typer.Option(help="Register at most this share of all pairs.", min=0.0, max=1.0)
+]
+RefineScansOption = Annotated[
+    bool,
+    typer.Option(
+        "--refine/--no-refine", help="Lay overlapping scans onto each other at the end, or not."
+    ),
+]
+WorkOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder for results of pairs: the same command goes on where it was ended. Left "
+        "out: OUTPUT_pairs beside the output.",
+    ),
+]
+RequireAllOption = Annotated[
+    bool,
+    typer.Option("--require-all", help=f"Exit with {NOT_CONNECTED} where not all scans connect."),
+]
+
+
 def reconstruct(
     context: typer.Context,
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The scans: every cloud in it, in any order.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write the largest component as one cloud."),
-    ] = None,
-    poses: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Write the poses: .json (with edges and doubts), .tum or .txt (TUM), .g2o. "
-            "May be given several times."
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a page with the scene, pair matrix, graph and doubtful edges, .html."
-        ),
-    ] = None,
-    all_components: Annotated[
-        bool,
-        typer.Option(
-            "--all-components", help="Write the other components, too, each to a file of its own."
-        ),
-    ] = False,
-    thin: Annotated[
-        float | None,
-        typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
-    ] = None,
+    folder: FolderArgument,
+    output: OutputOption = None,
+    poses: PosesOption = None,
+    report: ReportOption = None,
+    all_components: AllComponentsOption = False,
+    thin: ThinOption = None,
     voxel_size: VoxelSizeOption = None,
     preset: PresetOption = None,
-    pair_share: Annotated[
-        float,
-        typer.Option(help="Register at most this share of all pairs.", min=0.0, max=1.0),
-    ] = 0.25,
-    refine: Annotated[
-        bool,
-        typer.Option(
-            "--refine/--no-refine", help="Lay overlapping scans onto each other at the end, or not."
-        ),
-    ] = True,
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder for results of pairs: the same command goes on where it was ended. Left "
-            "out: OUTPUT_pairs beside the output.",
-        ),
-    ] = None,
-    require_all: Annotated[
-        bool,
-        typer.Option(
-            "--require-all", help=f"Exit with {NOT_CONNECTED} where not all scans connect."
-        ),
-    ] = False,
+    pair_share: PairShareOption = 0.25,
+    refine: RefineScansOption = True,
+    work: WorkOption = None,
+    require_all: RequireAllOption = False,
     device: DeviceOption = "auto",
     weights: WeightsOption = None,
     descriptor: DescriptorOption = "learned",
@@ -127,17 +135,9 @@ def reconstruct(
         written = _write_poses(found, poses or [])
         if output is not None:
             count = len(found.components) if all_components else 1
-            for c in range(count):
-                path = (
-                    output if c == 0 else output.with_name(f"{output.stem}-{c + 1}{output.suffix}")
-                )
-                _write_cloud(path, files, found, c, thin, coordinates, tell)
-                written.append(path)
+            written += _write_clouds(output, files, found, count, thin, coordinates, tell)
         if report is not None:
-            from vbreg.scenes.report import write_scene_report
-
-            write_scene_report(report, found, files, command_line(context))
-            written.append(report)
+            written += _write_report(report, found, files, command_line(context))
     if not quiet:
         _print(stdout_console(), found, written, work)
     warn_of_scene(found)
@@ -179,27 +179,39 @@ def _write_poses(found: Reconstruction, paths: Sequence[Path]) -> list[Path]:
     return list(paths)
 
 
-def _write_cloud(
-    path: Path,
+def _write_clouds(
+    output: Path,
     files: Sequence[Path],
     found: Reconstruction,
-    component: int,
+    count: int,
     thin: float | None,
     coordinates: Any,
     tell: Callable[[str, int, int], None],
-) -> None:
+) -> list[Path]:
+    """Write the first so many components: the largest as asked for, others with their number."""
     from vbreg import io
     from vbreg.scenes.outputs import merged_component
 
-    members = found.components[component]
-    cloud = merged_component(
-        files,
-        found,
-        component,
-        thin=thin,
-        on_done=lambda done: tell("merge", done, len(members)),
-    )
-    io.write(path, cloud, coordinates=coordinates)
+    rest = [output.with_name(f"{output.stem}-{c + 1}{output.suffix}") for c in range(1, count)]
+    for c, path in enumerate([output, *rest]):
+        cloud = merged_component(files, found, c, thin=thin, on_done=partial(_told, tell, found, c))
+        io.write(path, cloud, coordinates=coordinates)
+    return [output, *rest]
+
+
+def _told(
+    tell: Callable[[str, int, int], None], found: Reconstruction, component: int, done: int
+) -> None:
+    tell("merge", done, len(found.components[component]))
+
+
+def _write_report(
+    path: Path, found: Reconstruction, files: Sequence[Path], command: str
+) -> list[Path]:
+    from vbreg.scenes.report import write_scene_report
+
+    write_scene_report(path, found, files, command)
+    return [path]
 
 
 def _print(

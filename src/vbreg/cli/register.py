@@ -234,23 +234,13 @@ def register(
             f"--min-probability {min_probability:g} with --no-verify: nothing tells how probable "
             "the pose is; leave one of them out"
         )
-    if not several:
-        check_inputs(*source)
     _check(outputs, source, target)
-    found, failed, improbable = [], False, False
     with progress(quiet) as stage:
         stage("start torch")
         run = _Run(stage, crops, remove_outliers, options, outputs.need_clouds)
-        whole, prepared, seconds = run.read(target, "target")
-        for path in source:
-            try:
-                found.append(run.align(path, prepared, seconds))
-            except VBRegError as error:
-                if not several:
-                    raise
-                complain("error", str(error))
-                failed = True
+        whole, found = run.align_all(source, target)
         stage("write")
+    failed, improbable = len(found) < len(source), False
     if found:
         failed |= not write_poses(outputs, found, target, several=several)
         least = min_probability or 0.0
@@ -268,7 +258,7 @@ def register(
 
 def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
     """Raise an error where something is wrong with the paths, before any work begins."""
-    check_inputs(target)
+    check_inputs(*(sources if len(sources) == 1 else []), target)
     if len(sources) > 1:
         for name in ("picture", "figure", "report"):
             if (path := getattr(outputs, name)) is not None:
@@ -316,6 +306,19 @@ class _Run:
         seconds = time.perf_counter() - start
         part = cropped(cloud, role, self.crops)
         return cloud, without_outliers(part) if self.remove_outliers else part, seconds
+
+    def align_all(self, sources: Sequence[Path], target: Path) -> tuple[PointCloud, list[Aligned]]:
+        """Return the target and the sources that were registered; of several, one may fail."""
+        whole, prepared, seconds = self.read(target, "target")
+        found = []
+        for path in sources:
+            try:
+                found.append(self.align(path, prepared, seconds))
+            except VBRegError as error:
+                if len(sources) == 1:
+                    raise
+                complain("error", str(error))
+        return whole, found
 
     def align(self, path: Path, target: PointCloud | Path, target_seconds: float) -> Aligned:
         """Register one source, and collect the warnings on the way."""

@@ -7,7 +7,7 @@ a published checkpoint fits. Shapes: N cells, n points described.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from vbreg.sparse import (
     levels_of,
     occupied,
 )
-from vbreg.weights_file import checksum, do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import checksum, load_weights, save_weights
 
 FINE = Scale(1.0).detail_size  # voxels: the side of a cell
 
@@ -68,15 +68,9 @@ def detailed(cloud: ThinnedCloud) -> DetailedCloud:
     return DetailedCloud(cloud.points / unit, cloud.detail / unit, nearest)
 
 
-def fine_cells(clouds: Sequence[Tensor]) -> tuple[Cells, list[Tensor]]:
-    """Return the cells of clouds (F, 3) in voxels, all at once, and the row of every point."""
-    sizes = [len(cloud) for cloud in clouds]
-    points = torch.cat(list(clouds))
-    number = torch.arange(len(sizes), device=points.device).repeat_interleave(
-        torch.tensor(sizes, device=points.device), output_size=len(points)
-    )
-    cells, row = occupied((points / FINE).floor().long(), number)
-    return cells, list(row.split(sizes))
+def fine_cells(points: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]:
+    """Return the cells of points (P, 3) in voxels, each of a cloud (P,), and their rows (P,)."""
+    return occupied((points / FINE).floor().long(), cloud)
 
 
 class FcgfNetwork(ResUNet):
@@ -107,7 +101,7 @@ def describe_cells(network: FcgfNetwork, cloud: ThinnedCloud, rows: Tensor) -> T
     if len(rows) == 0:
         return cloud.points.new_empty(0, network.config.output)
     seen = detailed(cloud)
-    cells, (row,) = fine_cells([seen.detail])
+    cells, row = fine_cells(seen.detail)
     found: Tensor = network.to(cloud.points.device)(cells)
     return found[row[seen.nearest[rows]]]
 
@@ -129,16 +123,9 @@ def save_fcgf(
 
 def load_fcgf(path: Path) -> LoadedFcgf:
     """Load the network of a weights file: every tensor and no other."""
-    header, tensors = read_weights(path)
-    try:
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in header["fcgf"].items()
-        }
-        network = FcgfNetwork(FcgfConfig(**values))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return LoadedFcgf(network.eval(), header["sha256"])
+    return LoadedFcgf(
+        *load_weights(path, "fcgf", lambda **settings: FcgfNetwork(FcgfConfig(**settings)))
+    )
 
 
 def load_published(path: Path) -> LoadedFcgf:

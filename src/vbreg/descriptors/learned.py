@@ -13,7 +13,7 @@ from torch import Tensor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import DescriptorConfig, ThinnedCloud, prepare
 from vbreg.errors import FileFormatError
-from vbreg.weights_file import do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import load_weights, save_weights
 
 
 class LoadedDescriptor(NamedTuple):
@@ -42,13 +42,8 @@ def load_descriptor(path: Path) -> LoadedDescriptor:
     """Load the descriptor of a weights file: every tensor and no other."""
     if not path.is_file():
         raise FileFormatError(f"no weights at {path}: give a .safetensors file that vbreg wrote")
-    header, tensors = read_weights(path)
-    try:
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in header["descriptor"].items()
-        }
-        network = DescriptorNetwork(DescriptorConfig(**values))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return LoadedDescriptor(network.eval(), header["sha256"])
+    return LoadedDescriptor(
+        *load_weights(
+            path, "descriptor", lambda **settings: DescriptorNetwork(DescriptorConfig(**settings))
+        )
+    )

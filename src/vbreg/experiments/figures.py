@@ -33,7 +33,7 @@ from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
 from vbreg.experiments.theorem1 import matches_of
 from vbreg.io import atomic_path
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.render import before_after
 from vbreg.training.journal import read_log
 from vbreg.types import Float64

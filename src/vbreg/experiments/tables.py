@@ -20,7 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.methods import METHODS, Method, available, open_method
 from vbreg.methods.vbreg import VBRegMethod
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.voting import VotingConfig
 
 POINTS = (5000, 2500, 1000, 500, 250)

@@ -33,7 +33,7 @@ from vbreg.errors import VBRegError
 from vbreg.frames import Matches
 from vbreg.io import atomic_path
 from vbreg.methods import Problem
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.types import Bool, Float64, Int64
 from vbreg.voting import HypotheticalInliers
 

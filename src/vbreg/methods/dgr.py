@@ -36,7 +36,7 @@ from vbreg.sparse import (
     occupied,
     tied_classes,
 )
-from vbreg.weights_file import WEIGHTS_FOLDER, do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import WEIGHTS_FOLDER, load_weights, save_weights
 
 SHIPPED = WEIGHTS_FOLDER / "dgr.safetensors"
 CELL = 0.5  # inlier thresholds: one voxel
@@ -145,14 +145,9 @@ def load_dgr(path: Path) -> LoadedDgr:
             f"no weights of DGR at {path}: train them with `vbreg train configs/dgr.toml -o "
             "runs/dgr` and use the method 'dgr:runs/dgr/weights.safetensors'"
         )
-    header, tensors = read_weights(path)
-    try:
-        values = {name: tuple(value) for name, value in header["dgr"].items()}
-        network = DgrNetwork(DgrConfig(**values))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return LoadedDgr(network.eval(), header["sha256"])
+    return LoadedDgr(
+        *load_weights(path, "dgr", lambda **settings: DgrNetwork(DgrConfig(**settings)))
+    )
 
 
 def open_(device: torch.device) -> Method:

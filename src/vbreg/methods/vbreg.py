@@ -8,7 +8,7 @@ import torch
 
 from vbreg import pretrained
 from vbreg.methods.interface import Method, Problem
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.types import Registration
 from vbreg.verification import shipped_judge
 

@@ -15,7 +15,7 @@ from vbreg.constraints import Constraints
 from vbreg.errors import VBRegError
 from vbreg.io.tables import Table
 from vbreg.matching import DescribedCloud, match_clouds
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.scale import Scale
 from vbreg.types import Alternative, Float64, Registration
 

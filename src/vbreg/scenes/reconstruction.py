@@ -26,7 +26,8 @@ from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
 from vbreg.inputs import Cloud
 from vbreg.matching import DescribedCloud, describe
-from vbreg.registration import VBReg, usual_viewpoint
+from vbreg.model import VBReg
+from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes.pairs import PairStore
 from vbreg.scenes.results import Reconstruction

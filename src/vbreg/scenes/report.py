@@ -7,8 +7,6 @@ that a script shows as text; only the title is text of the page, and that is esc
 from __future__ import annotations
 
 import base64
-import hashlib
-import html
 import json
 import os
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from vbreg import io
 from vbreg.scenes.outputs import scene_as_json
 from vbreg.scenes.results import Reconstruction
 from vbreg.types import Float64, PointCloud
+from vbreg.web_page import web_page
 
 STATIC = Path(__file__).parent / "static"
 MAX_POINTS = 600_000  # of all scans together: 5 MB
@@ -47,29 +46,16 @@ def scene_report_html(
     max_points: int = MAX_POINTS,
 ) -> bytes:
     """Return the page, with at most so many points of all scans."""
-    script, style = (
-        (STATIC / name).read_text(encoding="utf-8") for name in ("report.js", "report.css")
+    page, style, script = (
+        (STATIC / f"report.{ending}").read_text(encoding="utf-8")
+        for ending in ("html", "css", "js")
     )
     content, points = _content(found, clouds, command, max_points)
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; "
-        f"style-src 'sha256-{_hash(style)}'; style-src-attr 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f"<title>{html.escape(content['title'])}</title>\n<style>{style}</style>"
-    )
     # "<" within JSON is written as an escape, so that no name ends the script element.
     text = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
     packed = base64.b64encode(points.astype("<u2").tobytes()).decode()
-    tail = (
-        f'<script type="application/json" id="data">{text}</script>\n'
-        f'<script type="application/base64" id="points">{packed}</script>\n'
-        f"<script>{script}</script>"
-    )
-    page = (STATIC / "report.html").read_text(encoding="utf-8")
-    return page.replace("<!-- head -->", head).replace("<!-- tail -->", tail).encode()
+    data = {"data": ("json", text), "points": ("base64", packed)}
+    return web_page(page, content["title"], style, script, data, style_attributes=True)
 
 
 def _content(
@@ -132,7 +118,3 @@ def _box(points: Float64) -> tuple[Float64, Float64, float]:
     step = np.maximum(high - low, 1e-9) / STEPS
     radius = float(np.quantile(np.linalg.norm(points, axis=1), 0.99))
     return low, step, max(radius, 1e-9)
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from vbreg.matching import DescribedCloud
+from vbreg.model import VBReg
 from vbreg.motions import inverse, logarithm
-from vbreg.registration import VBReg
 from vbreg.scale import Scale
 from vbreg.scenes.graph import (
     GraphSolution,

@@ -1,26 +1,30 @@
 """The occupied cells of a lattice of any dimension, and which of them lie about each other.
 
-A cell has an int64 key, and cells lie in the order of their keys, so that the neighbours of all
-of them are found at once: as a table where most offsets hold a cell, as a list where few do.
+A cell has an int64 key, and cells lie in the order of their keys. The neighbours of all of them are
+found at once, in an array of all keys or, where there are too many keys, by searching the sorted
+ones: as a table where most offsets hold a cell, as a list where few do.
 Shapes: N cells of dimension D, M of what is computed, K = k^D offsets of a kernel of size k.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from vbreg.backends.devices import chunk_size
+from vbreg.backends.gathered import parts
 from vbreg.errors import VBRegError
 
 MARGIN = 3  # empty cells about the occupied ones, so that no neighbour is another cell's key
 MAX_KERNEL = 2 * MARGIN + 1
 MAX_KEYS = 2**62
-MAX_SOUGHT = 2**24  # neighbours that are sought at a time
+MAX_SOUGHT, MAX_SOUGHT_GPU = 2**20, 2**27  # neighbours that are sought at a time
+MAX_LISTED, MAX_LISTED_GPU = 2**26, 2**30  # keys that an array of all of them may have
 
 
 def offsets(kernel: int, dimension: int, device: torch.device | None = None) -> Tensor:
@@ -89,8 +93,13 @@ class Cells:
 
     at: Tensor  # (N, 1 + D) int64: number of the cloud, then the cell
     keys: Tensor  # (N,) int64, ascending
-    low: Tensor  # (1 + D,) whose key is 0
-    weights: Tensor  # (1 + D,) of the digits of a key
+    low: tuple[int, ...]  # 1 + D numbers, whose key is 0
+    widths: tuple[int, ...]  # 1 + D numbers of values that the digits of a key have
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The weights (1 + D,) of the digits of a key."""
+        return _weights(self.widths, self.keys.device)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -102,18 +111,43 @@ class Cells:
 
     def key_of(self, at: Tensor) -> Tensor:
         """Return the keys (...) of cells (..., 1 + D) within the margin."""
-        return ((at - self.low) * self.weights).sum(-1)
+        return _keys(at, self.low, self.weights)
 
     def neighbours(self, kernel: int, at: Tensor | None = None) -> Neighbours:
         """Find the cells about cells (M, 1 + D), or about each other."""
+        device = self.keys.device
         keys = self.keys if at is None else self.key_of(at)
-        across = offsets(kernel, self.dimension - 1, keys.device)  # all axes but the last
-        lowest = (across * self.weights[1:-1]).sum(-1) - kernel // 2  # (J,)
-        index = torch.empty(len(keys), len(across) * kernel, dtype=torch.int32, device=keys.device)
-        for part in parts(len(keys), index.shape[1], MAX_SOUGHT):
-            runs = self._runs(keys[part].unsqueeze(1) + lowest, kernel)  # (m, J, k)
-            index[part] = runs.transpose(1, 2).flatten(1)
+        few = math.prod(self.widths) <= chunk_size(device, cpu=MAX_LISTED, gpu=MAX_LISTED_GPU)
+        find = self._listed(kernel) if few else self._searched(kernel)
+        index = torch.empty(len(keys), kernel**self.dimension, dtype=torch.int32, device=device)
+        most = chunk_size(device, cpu=MAX_SOUGHT, gpu=MAX_SOUGHT_GPU)
+        for part in parts(len(keys), index.shape[1], most):
+            index[part] = find(keys[part])
         return Neighbours(index, len(self))
+
+    def _listed(self, kernel: int) -> Callable[[Tensor], Tensor]:
+        """Return what finds the rows (m, K) about keys (m,) in an array of the rows of all keys."""
+        rows = torch.arange(len(self), dtype=torch.int32, device=self.keys.device)
+        row_of = rows.new_full((math.prod(self.widths),), len(self))
+        row_of[self.keys] = rows
+        away = (offsets(kernel, self.dimension, rows.device) * self.weights[1:]).sum(-1)  # (K,)
+
+        def find(keys: Tensor) -> Tensor:
+            wanted = keys.unsqueeze(1) + away
+            return row_of.index_select(0, wanted.flatten()).view_as(wanted)
+
+        return find
+
+    def _searched(self, kernel: int) -> Callable[[Tensor], Tensor]:
+        """Return what finds the rows (m, K) about keys (m,) among the sorted keys."""
+        across = offsets(kernel, self.dimension - 1, self.keys.device)  # all axes but the last
+        lowest = (across * self.weights[1:-1]).sum(-1) - kernel // 2  # (J,)
+
+        def find(keys: Tensor) -> Tensor:
+            runs = self._runs(keys.unsqueeze(1) + lowest, kernel)  # (m, J, k)
+            return runs.transpose(1, 2).flatten(1)
+
+        return find
 
     def _runs(self, lowest: Tensor, length: int) -> Tensor:
         """Return the rows (m, J, k) of keys that follow each of lowest (m, J), N where none does.
@@ -142,7 +176,7 @@ class Cells:
         begun, offset = at[:, 0] - self.low[0], torch.zeros_like(row)
         place = row
         for axis in range(1, self.at.shape[1]):
-            width = self.weights[axis - 1] // self.weights[axis]
+            width = self.widths[axis]
             digit = at[row, axis] - self.low[axis] - kernel // 2
             tried = (begun * width + digit).unsqueeze(1) + steps  # (E, k)
             known = torch.unique_consecutive(self.keys // self.weights[axis])
@@ -160,10 +194,17 @@ class Cells:
         """
         at = self.at.clone()
         at[:, 1:] = at[:, 1:].div(2, rounding_mode="floor")
-        coarse, _ = occupied(at[:, 1:], at[:, 0])
+        inner = [(low + MARGIN, low + width - 1 - MARGIN) for low, width in self._digits[1:]]
+        bounds = [self._digits[0], *(_with_margin(low // 2, high // 2) for low, high in inner)]
+        coarse, _ = _in_order(at, bounds)
         corner = coarse.at.clone()
         corner[:, 1:] *= 2
         return coarse, corner
+
+    @property
+    def _digits(self) -> list[tuple[int, int]]:
+        """The lowest value of every digit of a key, and how many values there are."""
+        return list(zip(self.low, self.widths, strict=True))
 
 
 def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]:
@@ -173,25 +214,38 @@ def occupied(cells: Tensor, cloud: Tensor | None = None) -> tuple[Cells, Tensor]
     at = torch.cat([cloud.unsqueeze(1), cells], dim=1).long()
     if len(at) == 0:
         raise VBRegError("no cells: a convolution needs at least one")
-    low, high = at.amin(0), at.amax(0)
-    low[1:] -= MARGIN
-    high[1:] += MARGIN
-    widths = (high - low + 1).tolist()
+    low, high = torch.stack(torch.aminmax(at, dim=0)).tolist()
+    digits = [
+        (low[0], high[0] - low[0] + 1),
+        *(_with_margin(a, b) for a, b in zip(low[1:], high[1:], strict=True)),
+    ]
+    widths = [width for _, width in digits]
     if math.prod(widths) > MAX_KEYS:
         raise VBRegError(
             f"the cells span {' x '.join(map(str, widths[1:]))} of {widths[0]} clouds: too wide "
             "for one table; use larger cells or drop far outliers"
         )
-    weights = torch.tensor(
-        [math.prod(widths[k + 1 :]) for k in range(len(widths))], device=at.device
-    )
-    keys, row = torch.unique(((at - low) * weights).sum(-1), return_inverse=True)
+    return _in_order(at, digits)
+
+
+def _with_margin(low: int, high: int) -> tuple[int, int]:
+    """Return the lowest value of a digit, and how many there are, with empty ones about."""
+    return low - MARGIN, high - low + 1 + 2 * MARGIN
+
+
+def _in_order(at: Tensor, digits: Sequence[tuple[int, int]]) -> tuple[Cells, Tensor]:
+    """Return the cells that occur among cells (P, 1 + D), and the row of each (P,)."""
+    low, widths = (tuple(values) for values in zip(*digits, strict=True))
+    keys, row = torch.unique(_keys(at, low, _weights(widths, at.device)), return_inverse=True)
     first = at.new_empty(len(keys), at.shape[1]).index_copy_(0, row, at)
-    return Cells(first, keys, low, weights), row
+    return Cells(first, keys, low, widths), row
 
 
-def parts(count: int, each: int, most: int) -> Iterator[slice]:
-    """Yield slices of so many rows that no more than `most` numbers are held."""
-    step = max(1, most // max(1, each))
-    for start in range(0, count, step):
-        yield slice(start, min(start + step, count))
+def _weights(widths: Sequence[int], device: torch.device) -> Tensor:
+    """Return the weights (1 + D,) of the digits of a key."""
+    return torch.tensor([math.prod(widths[k + 1 :]) for k in range(len(widths))], device=device)
+
+
+def _keys(at: Tensor, low: Sequence[int], weights: Tensor) -> Tensor:
+    """Return the keys (...) of cells (..., 1 + D)."""
+    return ((at - torch.tensor(low, device=at.device)) * weights).sum(-1)

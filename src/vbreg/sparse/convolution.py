@@ -1,4 +1,4 @@
-"""Convolutions on occupied cells, in plain torch on any device.
+"""Convolutions on occupied cells of any dimension.
 
 Neighbours are gathered into one product of matrices, forward and backward, without atomic
 additions: the same input gives the same numbers every time.
@@ -8,7 +8,6 @@ Shapes: N cells, M of what is computed, K = k^D offsets of a kernel of size k.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vbreg.backends.devices import chunk_size
-from vbreg.sparse.cells import Edges, Neighbours, offsets, parts
-
-MAX_GATHERED, MAX_GATHERED_GPU = 2**20, 2**30  # numbers gathered at a time: near a CPU's cache
+from vbreg import backends
+from vbreg.sparse.cells import Edges, Neighbours, offsets
 
 
 def convolve(x: Tensor, kernel: Tensor, neighbours: Neighbours) -> Tensor:
@@ -38,8 +35,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kernel: Tensor, neighbours: Neighbours) -> Tensor:
         ctx.save_for_backward(x, kernel)
         ctx.neighbours = neighbours
-        flat = kernel.flatten(0, 1)  # (K Cin, Cout)
-        return _joined([part @ flat for _, part in _gathered(x, neighbours.index)], flat)
+        return _product(x, neighbours.index, kernel)
 
     @staticmethod
     @once_differentiable
@@ -48,29 +44,20 @@ class _Convolution(torch.autograd.Function):
         neighbours: Neighbours = ctx.neighbours
         of_x = of_kernel = None
         if ctx.needs_input_grad[0]:
-            flat = kernel.transpose(1, 2).flatten(0, 1)  # (K Cout, Cin)
-            back = _gathered(gradient, neighbours.turned.index)
-            of_x = _joined([part @ flat for _, part in back], flat)
+            of_x = _product(gradient, neighbours.turned.index, kernel.transpose(1, 2))
         if ctx.needs_input_grad[1]:
-            of_kernel = sum(
-                (part.T @ gradient[rows] for rows, part in _gathered(x, neighbours.index)),
-                torch.zeros_like(kernel[0, :1]),
-            )
-            of_kernel = of_kernel.view_as(kernel)
+            of_kernel = _outer(x, neighbours.index, gradient)
         return of_x, of_kernel, None
 
 
-def _joined(found: list[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(found) if found else like.new_empty(0, like.shape[1])
+def _product(x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
+    """Return (M, D): the sum over k of row index[m, k] of x times kernel (K, C, D)."""
+    return backends.run(lambda b: b.gathered_product(x, index, kernel), x.device)[0]
 
 
-def _gathered(x: Tensor, index: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows of the table, and what stands there side by side (rows, K C); nothing is 0."""
-    K = index.shape[1]
-    padded = torch.cat([x, x.new_zeros(1, x.shape[1])])
-    most = chunk_size(x.device, cpu=MAX_GATHERED, gpu=MAX_GATHERED_GPU)
-    for rows in parts(len(index), K * x.shape[1], most):
-        yield rows, padded.index_select(0, index[rows].reshape(-1)).view(-1, K * x.shape[1])
+def _outer(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+    """Return (K, C, D): the sum over m of the outer products of row index[m, k] of x and y."""
+    return backends.run(lambda b: b.gathered_outer(x, index, y), x.device)[0]
 
 
 class SparseConvolution(nn.Module):

@@ -19,7 +19,7 @@ from vbreg.descriptors import DescriptorChoice
 from vbreg.errors import VBRegError
 from vbreg.matching import describe, match_clouds
 from vbreg.metrics import overlap, pose_error, right_matches
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.scale import Scale
 from vbreg.training.places import FRAGMENTS, HELD_OUT, PlaceMaker, PlacesConfig
 from vbreg.training.ready_places import MIN_OVERLAP, prepared

@@ -16,10 +16,16 @@ from vbreg.backends.devices import lowered_precision
 from vbreg.descriptors.learned import load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import Prepared, pack
-from vbreg.geometry import apply
 from vbreg.training.checkpoint import check_same_network
 from vbreg.training.descriptor_config import ContrastPlan, DescriptorTrainConfig
-from vbreg.training.descriptor_loss import DescriptorLoss, contrast_named, draw, pairs_loss
+from vbreg.training.descriptor_loss import (
+    DescriptorLoss,
+    Padded,
+    contrast_named,
+    draw,
+    pairs_loss,
+    starts,
+)
 from vbreg.training.places_run import N, PlacesRun, train_on_places
 from vbreg.training.ready_places import C, CloudPair, ReadyPlace, prepared
 
@@ -56,9 +62,9 @@ class ContrastRun(PlacesRun[C, N]):
 
     @abstractmethod
     def described(
-        self, network: N, clouds: Sequence[C], rows: Sequence[Tensor], T_target_source: Tensor
+        self, network: N, clouds: Sequence[C], rows: Tensor, T_target_source: Tensor
     ) -> Tensor:
-        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once.
+        """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once.
 
         Each source comes before its target; T_target_source (B, 4, 4) says how they lie.
         """
@@ -77,20 +83,15 @@ class ContrastRun(PlacesRun[C, N]):
         """Return the loss of pairs, all clouds described at once."""
         moves = np.stack([pair.T_target_source for _, pair in drawn])
         T_target_source = torch.from_numpy(moves).to(self.device, torch.float32)
-        clouds, points = [], []
-        rows: list[Tensor] = []
-        for (place, pair), T in zip(drawn, T_target_source, strict=True):
-            ends = [place.clouds[end] for end in (pair.source, pair.target)]
-            x, y = apply(T, ends[0].points), ends[1].points
-            found = draw(x, y, self.generator)
-            clouds += ends
-            rows += found
-            points += [x[found[0]], y[found[1]]]
+        clouds = [place.clouds[end] for place, pair in drawn for end in (pair.source, pair.target)]
+        x = Padded.of([cloud.points for cloud in clouds[::2]]).moved(T_target_source)
+        y = Padded.of([cloud.points for cloud in clouds[1::2]])
+        source, target = draw(x, y, self.generator)
+        rows = torch.stack([source, target], dim=1).flatten(0, 1)  # (2 B, D)
         descriptors = self.described(network, clouds, rows, T_target_source)
-        at = torch.stack(points)
         return pairs_loss(
             (descriptors[::2], descriptors[1::2]),
-            (at[::2], at[1::2]),
+            (x.at(source), y.at(target)),
             contrast_named(self.config.loss, self.log_temperature(network)),
         )
 
@@ -126,13 +127,12 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
         self,
         network: DescriptorNetwork,
         clouds: Sequence[Prepared],
-        rows: Sequence[Tensor],
+        rows: Tensor,
         T_target_source: Tensor,
     ) -> Tensor:
-        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
+        """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once."""
         packed = pack(clouds)
-        sizes = [len(cloud.points) for cloud in clouds]
-        chosen = torch.cat([row + sum(sizes[:k]) for k, row in enumerate(rows)])
+        chosen = (rows + starts([len(cloud.points) for cloud in clouds], rows)).flatten()
         with lowered_precision(packed.points.device, enabled=self.config.precision == "bf16"):
             found: Tensor = network(packed, chosen)
         return found.unflatten(0, (len(clouds), -1))

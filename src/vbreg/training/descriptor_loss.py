@@ -8,13 +8,17 @@ d numbers of a descriptor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from vbreg.geometry import apply
 
 DRAWN = 1024  # points of a cloud that look for their partners in a step
 MIN_ANCHORS = 2  # of them that have one, for a pair to count
@@ -23,6 +27,7 @@ TOO_NEAR = 3.0  # voxels round the truth in which nothing counts as wrong
 RIGHT = 2.0  # voxels within which a match is right
 ALIKE, UNLIKE = 0.1, 1.4  # squared distance of partners, distance of others, that are good enough
 MIN_TEMPERATURE = 0.01
+FAR_AWAY = 1e6  # voxels, where no point is
 
 ContrastName: TypeAlias = Literal["infonce", "hardest"]
 # of similarity (B, S, D), partner (B, S) and what lies beside it (B, S, D), for each point (B, S)
@@ -38,23 +43,55 @@ class DescriptorLoss(NamedTuple):
     pairs: Tensor  # how many count
 
 
-def draw(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw rows (D,) of each of two clouds (N, 3), (M, 3) in one frame.
+class Padded(NamedTuple):
+    """Points of B clouds, those behind the last of a cloud far away."""
+
+    points: Tensor  # (B, N, 3)
+    sizes: Tensor  # (B,)
+
+    @staticmethod
+    def of(clouds: Sequence[Tensor]) -> Padded:
+        """Return the points of clouds (N, 3) of any sizes."""
+        sizes = torch.tensor([len(cloud) for cloud in clouds], device=clouds[0].device)
+        return Padded(pad_sequence(list(clouds), batch_first=True, padding_value=FAR_AWAY), sizes)
+
+    def moved(self, T: Tensor) -> Padded:
+        """Return the points moved by poses (B, 4, 4)."""
+        return Padded(apply(T, self.points), self.sizes)
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Return the points (B, n, 3) of rows (B, n)."""
+        return self.points.gather(1, rows.unsqueeze(2).expand(-1, -1, 3))
+
+
+def starts(sizes: Sequence[int], like: Tensor) -> Tensor:
+    """Return the row (B, 1) at which each of B clouds begins where all follow each other."""
+    begin = [0, *itertools.accumulate(sizes)][:-1]
+    return torch.tensor(begin, device=like.device).unsqueeze(1)
+
+
+def draw(x: Padded, y: Padded, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw rows (B, D) of sources and of targets that lie in one frame.
 
     The first S are drawn by chance; then come those nearest to what is drawn of the other cloud.
     """
-    by_chance = [_some_rows(points, generator) for points in (x, y)]
-    source, target = by_chance
+    source, target = (_some_rows(cloud, generator) for cloud in (x, y))
     return (
-        torch.cat([source, torch.cdist(y[target], x).argmin(1)]),
-        torch.cat([target, torch.cdist(x[source], y).argmin(1)]),
+        torch.cat([source, torch.cdist(y.at(target), x.points).argmin(2)], dim=1),
+        torch.cat([target, torch.cdist(x.at(source), y.points).argmin(2)], dim=1),
     )
 
 
-def _some_rows(points: Tensor, generator: torch.Generator) -> Tensor:
-    if len(points) < DRAWN:
-        return torch.randint(len(points), (DRAWN,), generator=generator, device=points.device)
-    return torch.randperm(len(points), generator=generator, device=points.device)[:DRAWN]
+def _some_rows(clouds: Padded, generator: torch.Generator) -> Tensor:
+    """Draw rows (B, S), each once where a cloud has enough of them."""
+    B, N, _ = clouds.points.shape
+    device = clouds.points.device
+    chance = torch.rand(B, N, generator=generator, device=device)
+    order = chance.masked_fill_(
+        torch.arange(N, device=device) >= clouds.sizes.unsqueeze(1), 2.0
+    ).argsort(1)
+    turn = torch.arange(DRAWN, device=device) % clouds.sizes.unsqueeze(1)  # (B, S)
+    return order.gather(1, turn)
 
 
 def info_nce(similarity: Tensor, partner: Tensor, beside: Tensor, temperature: Tensor) -> Tensor:

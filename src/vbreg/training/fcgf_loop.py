@@ -31,6 +31,7 @@ from vbreg.geometry import random_rotation, rotation_of_vector
 from vbreg.training.checkpoint import check_same_network
 from vbreg.training.descriptor_config import FcgfTrainConfig
 from vbreg.training.descriptor_loop import ContrastRun
+from vbreg.training.descriptor_loss import starts
 
 TEMPERATURE = 0.07  # before the first step
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -69,20 +70,25 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         self,
         network: FcgfLearner,
         clouds: Sequence[DetailedCloud],
-        rows: Sequence[Tensor],
+        rows: Tensor,
         T_target_source: Tensor,
     ) -> Tensor:
-        """Return descriptors (2 B, n, d) of rows (n,) of the clouds of B pairs, at once."""
+        """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once."""
         turns = self.turns(T_target_source[:, :3, :3])
         if not network.training:  # as users have them
             turns = torch.eye(3, device=self.device).expand_as(turns)
-        cells, at = fine_cells([cloud.detail @ R.T for cloud, R in zip(clouds, turns, strict=True)])
+        detail = torch.cat([cloud.detail for cloud in clouds])
+        sizes = [len(cloud.detail) for cloud in clouds]
+        number = torch.arange(len(clouds), device=self.device).repeat_interleave(
+            torch.tensor(sizes, device=self.device), output_size=len(detail)
+        )
+        turned = (turns[number] @ detail.unsqueeze(2)).squeeze(2)
+        cells, cell_of = fine_cells(turned, number)
         found = network.network(cells, PRECISIONS[self.config.precision])
-        chosen = [
-            cell[cloud.nearest[row].long()]
-            for cloud, cell, row in zip(clouds, at, rows, strict=True)
-        ]
-        described: Tensor = found.index_select(0, torch.cat(chosen))
+        nearest = torch.cat([cloud.nearest for cloud in clouds])
+        fine = nearest[rows + starts([len(cloud.points) for cloud in clouds], rows)]
+        chosen = cell_of[fine + starts(sizes, rows)]  # (2 B, n)
+        described: Tensor = found.index_select(0, chosen.flatten())
         return described.unflatten(0, (len(clouds), -1))
 
     def turns(self, R_target_source: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ from vbreg.geometry import (
     random_rotation,
     rotation_angle,
 )
+from vbreg.model import VBReg
 from vbreg.refinement import refined, with_fewer_points
-from vbreg.registration import VBReg
 from vbreg.scale import INLIER_THRESHOLD
 from vbreg.solver import Solution
 from vbreg.surfaces import OrientedPoints, SurfacePair

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.metrics import auroc, calibration_error
-from vbreg.registration import VBReg
+from vbreg.model import VBReg
 from vbreg.training.config import from_dict, read_toml
 from vbreg.training.judge_batches import KEYPOINTS, JudgeBatch, JudgeBatches, draw_pairs
 from vbreg.training.places_run import PlacesPlan, PlacesRun

@@ -10,8 +10,8 @@ import torch
 
 from vbreg.datasets.matches import MatchSet
 from vbreg.metrics import classification, pose_error
+from vbreg.model import VBReg
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.registration import VBReg
 from vbreg.training.descriptors import CloudDescriptors
 from vbreg.types import Registration
 from vbreg.voting import VotingConfig

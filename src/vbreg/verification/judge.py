@@ -30,7 +30,7 @@ from vbreg.verification.evidence import (
     view,
 )
 from vbreg.verification.network import JudgeConfig, JudgeNetwork
-from vbreg.weights_file import WEIGHTS_FOLDER, do_not_fit, fill, read_weights, save_weights
+from vbreg.weights_file import WEIGHTS_FOLDER, load_weights, save_weights
 
 CANDIDATES = 20  # distinct poses that are judged
 SHIPPED = "judge.safetensors"
@@ -231,13 +231,9 @@ def load_judge(path: str | Path) -> Judge:
     path = Path(path)
     if not path.is_file():
         raise FileFormatError(f"no weights at {path}: give a .safetensors file that vbreg wrote")
-    header, tensors = read_weights(path)
-    try:
-        network = JudgeNetwork(JudgeConfig(**header["judge"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise do_not_fit(path, error) from error
-    fill(network, tensors, header, path)
-    return Judge(network.float().eval(), header["sha256"])
+    return Judge(
+        *load_weights(path, "judge", lambda **settings: JudgeNetwork(JudgeConfig(**settings)))
+    )
 
 
 @lru_cache(maxsize=1)

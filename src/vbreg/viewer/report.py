@@ -7,14 +7,13 @@ scene, which is base64; only the title is text of the page, and that is escaped.
 from __future__ import annotations
 
 import base64
-import hashlib
-import html
 from os import PathLike
 from pathlib import Path
 
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.viewer.scene import ShownPair
+from vbreg.web_page import web_page
 
 STATIC = Path(__file__).parent / "static"
 MAX_REPORTED_POINTS = 1_500_000  # of both clouds: 18 MB of base64 with colours
@@ -31,23 +30,13 @@ def static_text(name: str) -> str:
 
 def report_html(scene: ShownPair, max_points: int = MAX_REPORTED_POINTS) -> bytes:
     """Return the report of a scene."""
-    script, style = static_text("viewer.js"), static_text("viewer.css")
-    data = base64.b64encode(scene.packed(max_points)).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{_hash(script)}'; "
-        f"style-src 'sha256-{_hash(style)}'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    return web_page(
+        static_text("page.html"),
+        f"{scene.names[0]} to {scene.names[1]} - vbreg",
+        static_text("viewer.css"),
+        static_text("viewer.js"),
+        {"scene": ("base64", base64.b64encode(scene.packed(max_points)).decode())},
     )
-    title = html.escape(f"{scene.names[0]} to {scene.names[1]} - vbreg")
-    head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f"<title>{title}</title>\n<style>{style}</style>"
-    )
-    tail = (
-        f'<script type="application/base64" id="scene">{data}</script>\n<script>{script}</script>'
-    )
-    page = static_text("page.html").replace("<!-- head -->", head).replace("<!-- tail -->", tail)
-    return page.encode()
 
 
 def write_report(path: str | PathLike[str], scene: ShownPair) -> None:
@@ -60,7 +49,3 @@ def write_report(path: str | PathLike[str], scene: ShownPair) -> None:
         )
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -86,9 +86,10 @@ class ShownPair:
 
 def votes_of(result: Registration, weights: str | Path | None, device: str) -> Votes | None:
     """Return the votes of the search for a pose; None where it cannot be run again."""
-    from vbreg import pretrained, registration
+    from vbreg import pretrained
+    from vbreg.model import VBReg
 
-    model = registration.VBReg.from_pretrained(weights or pretrained.DEFAULT, device=device)
+    model = VBReg.from_pretrained(weights or pretrained.DEFAULT, device=device)
     return None if model.network.config.descriptor_width else model.votes(result)
 
 

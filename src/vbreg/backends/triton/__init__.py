@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vbreg.backends.plain import Backend
-from vbreg.backends.triton import attention, ballots, layers, nearest, search
+from vbreg.backends.triton import attention, ballots, gathered, layers, nearest, search
 from vbreg.backends.triton.beta import coordinates
 from vbreg.backends.triton.branches import BranchesTogether, kept_alive, weights_state
 from vbreg.backends.triton.precision import rounded_products
@@ -187,6 +187,16 @@ class TritonBackend(Backend):
     ) -> tuple[Tensor, Tensor]:
         index, distance2 = nearest.search(points.float(), queries.float(), real, k)
         return index, distance2.to(queries.dtype)
+
+    def gathered_product(self, x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
+        if not gathered.supports(x, *kernel.shape[1:]):
+            return super().gathered_product(x, index, kernel)
+        return gathered.product(x, index, kernel)
+
+    def gathered_outer(self, x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+        if not gathered.supports(x, x.shape[1], y.shape[1]):
+            return super().gathered_outer(x, index, y)
+        return gathered.outer(x, index, y)
 
 
 def _inferred(x: Tensor) -> bool:

@@ -1,0 +1,138 @@
+"""One pair on its way from matches to a result: which pose is chosen, how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vbreg.backends.devices import to_cpu
+from vbreg.estimation import Limits, agreement, same_pose
+from vbreg.frames import Matches
+from vbreg.matching import MatchedClouds
+from vbreg.refinement import with_fewer_points
+from vbreg.scale import INLIER_THRESHOLD
+from vbreg.solver import Solution
+from vbreg.surfaces import SurfacePair
+from vbreg.types import Alternative, BackendUsed, Registration, Uncertainty
+from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
+from vbreg.verification import Judge, Verdict, refined_within
+
+MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
+
+
+class Chosen(NamedTuple):
+    """The pose of one problem on its way out, in inlier thresholds, and what a judge says of it."""
+
+    T: Tensor  # (4, 4) float64
+    determined: bool
+    probability: float | None = None
+    overlap: float | None = None
+    others: tuple[tuple[Tensor, float], ...] = ()  # poses and their probabilities
+
+    @staticmethod
+    def of(solution: Solution) -> Chosen:
+        """Return the pose that the matches choose."""
+        return Chosen(solution.T[0], bool(solution.determined[0]))
+
+    @staticmethod
+    def of_verdict(verdict: Verdict, candidates: Tensor) -> Chosen:
+        """Return the pose that a judge chose among candidates (C, 4, 4), and what it says of it."""
+        T, probabilities, chosen, overlap = to_cpu(verdict)
+        T = T.clone()
+        T[:3, 3] /= INLIER_THRESHOLD
+        others = [
+            (candidates[k], float(probabilities[k]))
+            for k in probabilities.argsort(descending=True, stable=True).tolist()
+            if k != int(chosen)
+            and probabilities[k] >= MIN_ALTERNATIVE
+            # A pose may be refined to where another was; that is no alternative any more.
+            and not bool(same_pose(candidates[k], T))
+        ]
+        probability = float(probabilities[chosen])
+        return Chosen(T, True, probability, float(overlap), tuple(others))
+
+    def on_clouds(self, surfaces: SurfacePair, limits: Limits | None) -> Chosen:
+        """Return the pose refined on the clouds, as far as the limits allow."""
+        T = self.T.to(surfaces.source.points.device).clone()
+        T[:3, 3] *= INLIER_THRESHOLD
+        found = refined_within(limits, with_fewer_points(surfaces), T[None])[0]
+        found[:3, 3] /= INLIER_THRESHOLD
+        return self._replace(T=found)
+
+    def doubted(self, odds: float) -> Chosen:
+        """Return the same with the odds of every pose to be right multiplied."""
+        if self.probability is None:
+            return self
+
+        def less(p: float) -> float:
+            return p * odds / (1 - p + p * odds)
+
+        others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
+        return self._replace(probability=less(self.probability), others=others)
+
+
+@dataclass(eq=False)
+class PairProblem:
+    """One pair of `solve_batch` on its way from matches to a pose."""
+
+    matched: MatchedClouds
+    matches: Matches  # the same as a solver takes them
+    limits: Limits | None
+    surfaces: SurfacePair | None  # None where clouds were described elsewhere
+    judge: Judge | None  # None where the matches alone decide
+    memory_limited: bool
+    solution: Solution | None = None  # what the search found,
+    backend: BackendUsed = "plain"  # and what ran it
+    chosen: Chosen | None = None  # what the clouds made of it
+    doubt: Uncertainty | None = None
+
+    def result(self, timings: Mapping[str, float]) -> Registration:
+        """Return what users are given once everything is known."""
+        matches, found, solution = self.matches, self.chosen, self.solution
+        assert found is not None
+        assert solution is not None
+        ends = matches.source, matches.target, matches.mask
+        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
+        return Registration(
+            T_target_source=matches.to_user(found.T[None])[0],
+            correspondences=self.matched.correspondences,
+            inliers=inliers[0].numpy(),
+            confidence=solution.confidence[0].numpy(),
+            score=float(score[0]),
+            inlier_rmse=float(rmse[0]) * matches.unit,
+            fixed=found.determined,
+            inlier_threshold=matches.unit,
+            matches_found=self.matched.matches_found,
+            backend=self.backend,
+            memory_limited=self.memory_limited,
+            voxel_size=self.matched.scale.voxel_size,
+            timings=timings,
+            doubt=self.doubt or uncertainty_of_inliers,
+            success_probability=found.probability,
+            overlap=found.overlap,
+            alternatives=tuple(
+                Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
+            ),
+        )
+
+
+@torch.inference_mode()
+def doubt_of_surfaces(matched: MatchedClouds, T_local: Tensor) -> Uncertainty | None:
+    """Tell how far a pose may be off from the surfaces that clouds share; None without normals.
+
+    It is computed at once, where the clouds are: a result does not hold them.
+    """
+    source, target = matched.source, matched.target
+    if source.normals is None or target.normals is None:
+        return None
+    planes = shared_planes(
+        (source.points, source.normals),
+        (target.points, target.normals),
+        T_local,
+        matched.scale.inlier_threshold,
+    )
+    return uncertainty(planes, matched.scale, target.origin)

@@ -1,0 +1,273 @@
+"""Any number of pairs, looked at in as many ways as it takes: voxel sizes, scales, in a mirror.
+
+A `Request` is one pair and what was said of it; a `Registrar` answers requests on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from vbreg.attempts import (
+    OTHER_SIZES,
+    at_unknown_scale,
+    may_be_mirrored,
+    more_probable,
+    unless_mirrored,
+    worth_another_size,
+)
+from vbreg.clouds import estimate_voxel_size
+from vbreg.constraints import Constraints
+from vbreg.descriptors import Descriptor, MatchingName
+from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud, check_units
+from vbreg.matching import (
+    MAX_CORRESPONDENCES,
+    DescribedCloud,
+    Keypoints,
+    MatchedClouds,
+    Viewpoint,
+    describe,
+    match_clouds,
+)
+from vbreg.model import RefineName, VBReg
+from vbreg.scale import PresetName, Scale
+from vbreg.timing import Stopwatch
+from vbreg.types import Registration
+
+Describe: TypeAlias = Callable[..., DescribedCloud]  # as `matching.describe`
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One pair that is to be registered, and what was said or found out about it."""
+
+    source: LocalCloud
+    target: LocalCloud
+    scale: Scale
+    estimated: bool  # whether the scale was
+    viewpoint: Viewpoint
+    constraints: Constraints | None
+    max_scale: float | None  # how many times larger or smaller the source may be
+    clock: Stopwatch
+
+    @staticmethod
+    def of(
+        source: LocalCloud,
+        target: LocalCloud,
+        *,
+        voxel_size: float | None = None,
+        preset: PresetName | None = None,
+        viewpoint: Viewpoint | None = None,
+        constraints: Constraints | None = None,
+        max_scale: float | None = None,
+        clock: Stopwatch | None = None,
+    ) -> Request:
+        """Decide what is left open, as `register` says."""
+        unit_of = source if max_scale is None else target  # of clouds in two units, the target's
+        return Request(
+            source,
+            target,
+            _choose_scale(voxel_size, preset, unit_of, target),
+            voxel_size is None and preset is None,
+            usual_viewpoint(preset, source, target) if viewpoint is None else viewpoint,
+            constraints,
+            max_scale,
+            clock or Stopwatch(),
+        )
+
+
+class Look(NamedTuple):
+    """One way to look at a request: at a voxel size, its source multiplied, in a mirror or not."""
+
+    request: Request
+    scale: Scale
+    factor: float = 1.0  # that the source is multiplied by
+    mirrored: bool = False
+
+    def source(self) -> tuple[LocalCloud, Viewpoint]:
+        """Return the source as it is looked at, and where the sensor is then."""
+        cloud, viewpoint = self.request.source, self.request.viewpoint
+        if self.factor != 1.0:
+            cloud = cloud.multiplied(np.full(3, self.factor))
+            if not isinstance(viewpoint, str):
+                viewpoint = self.factor * np.asarray(viewpoint, dtype=np.float64)
+        return mirror_image(cloud, viewpoint) if self.mirrored else (cloud, viewpoint)
+
+
+@dataclass(frozen=True, eq=False)
+class Registrar:
+    """Registers any number of pairs in the way that `register` does one, on one device."""
+
+    model: VBReg
+    descriptor: Descriptor
+    keypoints: Keypoints | None = None
+    matching: MatchingName | None = None
+    max_correspondences: int = MAX_CORRESPONDENCES
+    verify: bool = True
+    refine: RefineName | None = None
+    seed: int | None = None
+    describe: Describe = describe  # or what remembers the clouds that it has described
+
+    def __call__(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+        """Return the result of each pair, or the error that it met; the others go on."""
+        found = self._first_results(requests)
+        for factor in OTHER_SIZES:
+            again = [
+                k
+                for k, request in enumerate(requests)
+                if request.estimated and request.max_scale is None and worth_another_size(found[k])
+            ]
+            sizes = [Scale(requests[k].scale.voxel_size * factor) for k in again]
+            looks = [Look(requests[k], size) for k, size in zip(again, sizes, strict=True)]
+            for k, other in zip(again, self._results(looks), strict=True):
+                found[k] = more_probable(found[k], other)
+        doubtful = [k for k, result in enumerate(found) if may_be_mirrored(result)]
+        looks = [
+            Look(requests[k], Scale(result.voxel_size), result.scale, mirrored=True)
+            for k in doubtful
+            if isinstance(result := found[k], Registration) and result.voxel_size is not None
+        ]
+        for k, image in zip(doubtful, self._results(looks), strict=True):
+            found[k] = unless_mirrored(found[k], image)
+        return [
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            for result, clock in zip(found, (request.clock for request in requests), strict=True)
+        ]
+
+    def _first_results(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+        """Return the result of each pair as it is, or at the scale at which it fits best."""
+        known = [k for k, request in enumerate(requests) if request.max_scale is None]
+        results = self._results([Look(requests[k], requests[k].scale) for k in known])
+        found = dict(zip(known, results, strict=True))
+        for k, request in enumerate(requests):
+            if request.max_scale is not None:
+                once = replace(self, describe=_remembering(self.describe, request.target))
+                found[k] = at_unknown_scale(request.max_scale, partial(once._at_factor, request))
+        return [found[k] for k in range(len(requests))]
+
+    def _at_factor(self, request: Request, factor: float) -> Registration | VBRegError:
+        """Return the result with the source multiplied by a factor."""
+        return self._results([Look(request, request.scale, factor)])[0]
+
+    def _results(self, looks: Sequence[Look]) -> list[Registration | VBRegError]:
+        """Return the result of every look, or the error that it met."""
+        found: list[Registration | VBRegError | None] = [None] * len(looks)
+        matched: dict[int, MatchedClouds] = {}
+        for k, look in enumerate(looks):
+            try:
+                matched[k] = self._matched(look)
+            except VBRegError as error:  # too few points or matches, or too many
+                found[k] = error
+        solved = self._solved([looks[k] for k in matched], list(matched.values()))
+        for k, result in zip(matched, solved, strict=True):
+            found[k] = result
+        return [result for result in found if result is not None]
+
+    def _matched(self, look: Look) -> MatchedClouds:
+        request, clock = look.request, look.request.clock
+        ends = look.source(), (request.target, request.viewpoint)
+        described = [
+            self.describe(
+                cloud,
+                look.scale,
+                descriptor=self.descriptor,
+                keypoints=self.keypoints,
+                viewpoint=view,
+                device=self.model.device,
+                clock=clock,
+            )
+            for cloud, view in ends
+        ]
+        with clock("match"):
+            return match_clouds(
+                described[0],
+                described[1],
+                look.scale,
+                matching=self.matching,
+                max_matches=self.max_correspondences,
+            )
+
+    def _solved(
+        self, looks: Sequence[Look], matched: Sequence[MatchedClouds]
+    ) -> list[Registration | VBRegError]:
+        """Solve pairs together; where that fails, one by one, so that one fails alone."""
+        if not looks:
+            return []
+        clock = Stopwatch(looks[0].request.clock.on_stage)
+        try:
+            results = self.model.solve_batch(
+                matched,
+                constraints=[None if look.mirrored else look.request.constraints for look in looks],
+                verify=self.verify,
+                refine=self.refine,
+                seed=self.seed,
+                clock=clock,
+            )
+        except VBRegError as error:
+            if len(looks) == 1:
+                return [error]
+            each = zip(looks, matched, strict=True)
+            return [self._solved([look], [pair])[0] for look, pair in each]
+        return [self._completed(look, result) for look, result in zip(looks, results, strict=True)]
+
+    @staticmethod
+    def _completed(look: Look, result: Registration) -> Registration:
+        """Return a result with what only the request knows; its seconds go to the request."""
+        request = look.request
+        for stage, seconds in result.timings.items():
+            request.clock.seconds[stage] = request.clock.seconds.get(stage, 0.0) + seconds
+        source, target = request.source, request.target
+        return replace(
+            result,
+            voxel_size_estimated=request.estimated,
+            points_read=(source.count, target.count),
+            points_dropped=(source.dropped, target.dropped),
+            scale=look.factor,
+        )
+
+
+def _remembering(describe: Describe, once: LocalCloud) -> Describe:
+    """Return what describes clouds as `describe` does, one of them no more than once."""
+    held: list[DescribedCloud] = []
+
+    def described(cloud: LocalCloud, *given: object, **options: object) -> DescribedCloud:
+        if cloud is not once:
+            return describe(cloud, *given, **options)
+        if not held:
+            held.append(describe(cloud, *given, **options))
+        return held[0]
+
+    return described
+
+
+def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:
+    """Return a cloud as it is in a mirror, and where the sensor is there."""
+    flip = np.array([-1.0, 1.0, 1.0])
+    seen_from = viewpoint if isinstance(viewpoint, str) else np.asarray(viewpoint) * flip
+    return cloud.multiplied(flip), seen_from
+
+
+def _choose_scale(
+    voxel_size: float | None, preset: PresetName | None, source: LocalCloud, target: LocalCloud
+) -> Scale:
+    if voxel_size is not None:
+        return Scale(voxel_size)
+    if preset is not None:
+        return Scale.of_preset(preset)
+    check_units(source, target)
+    return Scale(estimate_voxel_size(source.points, target.points))
+
+
+def usual_viewpoint(preset: PresetName | None, *clouds: LocalCloud) -> Viewpoint:
+    """Return the origin for scans of streets, if all have it within: there the LiDAR was."""
+    within = [
+        bool((cloud.points.amin(0).double().numpy() < -cloud.origin).all())
+        and bool((cloud.points.amax(0).double().numpy() > -cloud.origin).all())
+        for cloud in clouds
+    ]
+    return "origin" if preset == "outdoor" and all(within) else "unknown"

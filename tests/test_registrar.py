@@ -1,0 +1,90 @@
+"""Many pairs in any number of ways: errors stay with their pair, the best look wins."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers import EAST, motion, move, surface
+from vbreg import Registration, VBReg, demo, register
+from vbreg.constraints import Constraints
+from vbreg.descriptors import descriptor_named
+from vbreg.errors import VBRegError
+from vbreg.frames import LocalCloud
+from vbreg.matching import MatchedClouds
+from vbreg.registrar import Registrar, Request, mirror_image, usual_viewpoint
+from vbreg.scale import PresetName
+
+
+def test_one_pair_of_several_fails_alone(fast: VBReg) -> None:
+    """A registrar gives errors as results, and the others what `register` gives."""
+    clouds = surface() + EAST, move(motion(1), surface(seed=1))
+    few = np.random.default_rng(0).random((40, 3))
+    requests = [
+        Request.of(*(LocalCloud.of(cloud, "a cloud") for cloud in pair), voxel_size=0.1)
+        for pair in (clouds, (few, few * 100), clouds)
+    ]
+    far = Constraints.of(max_translation=1e-3)
+    requests.append(replace(requests[0], constraints=far))
+    found = Registrar(fast, descriptor_named("learned"))(requests)
+    assert [isinstance(each, VBRegError) for each in found] == [False, True, False, True]
+    alone = register(*clouds, voxel_size=0.1, model=fast)
+    for k in (0, 2):
+        result = found[k]
+        assert isinstance(result, Registration)
+        np.testing.assert_allclose(result.T_target_source, alone.T_target_source, atol=1e-6)
+        assert result.points_read == alone.points_read == (2000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("preset", "shift", "expected"),
+    [("outdoor", 0.0, "origin"), ("outdoor", 1e6, "unknown"), ("indoor", 0.0, "unknown")],
+)
+def test_scans_of_streets_are_seen_from_their_origin(
+    preset: PresetName, shift: float, expected: str
+) -> None:
+    """A scan in UTM coordinates has its origin far away, where no sensor was."""
+    points = np.random.default_rng(0).uniform(-20, 20, (500, 3)) + shift
+    assert usual_viewpoint(preset, LocalCloud.of(points, "a scan")) == expected
+
+
+def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an estimated size alone; what is asked for is what is used."""
+    source, target, _ = demo.load()
+    tried: list[float] = []
+    solve = VBReg.solve_batch
+    trust = {0: 0.2, 1: 0.1, 2: 0.4}
+
+    def solved(self: VBReg, matched: list[MatchedClouds], **options: Any) -> list[Registration]:
+        tried.append(matched[0].scale.voxel_size)
+        found = solve(self, matched, **options)
+        return [replace(found[0], success_probability=trust[len(tried) - 1])]
+
+    monkeypatch.setattr(VBReg, "solve_batch", solved)
+    some = source.points[::8], target.points[::8]
+    found = register(*some, device="cpu")
+    first = tried[0]
+    assert tried == pytest.approx([first, 2 * first, first / 2])
+    assert found.voxel_size == tried[2]
+    assert found.success_probability == 0.4
+    assert found.voxel_size_estimated
+    tried.clear()
+    register(*some, voxel_size=0.1, device="cpu")
+    assert tried == [0.1]
+    tried.clear()
+    trust[0] = 0.98
+    register(*some, device="cpu")
+    assert tried == [first]
+
+
+def test_a_mirror_turns_left_to_right_and_keeps_distances() -> None:
+    points = np.random.default_rng(0).normal(loc=[5.0, 0, 0], size=(50, 3))
+    cloud = LocalCloud.of(points, "a cloud")
+    image, sensor = mirror_image(cloud, (1.0, 2.0, 3.0))
+    there = image.points.double().numpy() + image.origin
+    np.testing.assert_allclose(there, points * [-1, 1, 1], atol=1e-5)
+    np.testing.assert_allclose(sensor, [-1.0, 2.0, 3.0])
+    assert mirror_image(cloud, "origin")[1] == "origin"
