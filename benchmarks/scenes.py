@@ -58,7 +58,7 @@ class Scene:
     name: str
     clouds: Sequence[Path | Float64]
     pairs: dict[str, list[tuple[int, int, Float64]]]  # source, target, T_target_source
-    T_world_scan: dict[int, Float64]  # by chaining pairs from the first
+    truth: list[dict[int, Float64]]  # T_world_scan of scans that pairs connect, the most first
     limits: tuple[float, float] = (MAX_RE, MAX_TE)
 
     @cached_property
@@ -87,7 +87,9 @@ class Row:
     recall_low: float  # of the second, of low overlap; NaN where there is none
     position_median: float  # metres, of the largest component, after aligning it
     position_max: float
+    pair_median: float  # metres between found and true translations of the first list's pairs
     edges_kept: int
+    known_kept: int  # of these, whose true pose is known
     wrong_kept: int
     surface_distance: float  # metres between the surfaces of the pairs of the first list
     seconds: float
@@ -114,9 +116,8 @@ def threedmatch_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
             b: [(i, j, np.linalg.inv(T_i_j)) for i, j, T_i_j in read_log(path)]
             for b, path in logs.items()
         }
-        yield Scene(
-            folder.name, clouds, pairs, chained([p for each in pairs.values() for p in each])
-        )
+        every = [pair for each in pairs.values() for pair in each]
+        yield Scene(folder.name, clouds, pairs, chained(every))
 
 
 def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
@@ -139,22 +140,37 @@ def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
         yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits)
 
 
-def chained(pairs: Sequence[tuple[int, int, Float64]]) -> dict[int, Float64]:
-    """Return poses in the frame of the first scan, as far as pairs lead."""
+def chained(pairs: Sequence[tuple[int, int, Float64]]) -> list[dict[int, Float64]]:
+    """Return poses of scans by number, each set of scans in a frame of its own; the largest first.
+
+    Pairs lead from scan to scan, from the first of a set.
+    """
     neighbours: dict[int, list[tuple[int, Float64]]] = {}
     for source, target, T_target_source in pairs:
         neighbours.setdefault(target, []).append((source, T_target_source))
         neighbours.setdefault(source, []).append((target, np.linalg.inv(T_target_source)))
-    start = min(neighbours)
-    T = {start: np.eye(4)}
-    todo = [start]
-    while todo:
-        here = todo.pop(0)
-        for other, T_here_other in neighbours[here]:
-            if other not in T:
-                T[other] = T[here] @ T_here_other
-                todo.append(other)
-    return T
+    sets: list[dict[int, Float64]] = []
+    for start in sorted(neighbours):
+        if any(start in T for T in sets):
+            continue
+        T = {start: np.eye(4)}
+        todo = [start]
+        while todo:
+            here = todo.pop(0)
+            for other, T_here_other in neighbours[here]:
+                if other not in T:
+                    T[other] = T[here] @ T_here_other
+                    todo.append(other)
+        sets.append(T)
+    return sorted(sets, key=len, reverse=True)
+
+
+def true_pose(scene: Scene, source: int, target: int) -> Float64 | None:
+    """Return the true T_target_source, or None where known pairs do not join the two scans."""
+    for T in scene.truth:
+        if source in T and target in T:
+            return inverse(T[target]) @ T[source]
+    return None
 
 
 def pose_errors(A: Float64, B: Float64) -> tuple[float, float]:
@@ -232,13 +248,14 @@ def row_of(
     lists = list(scene.pairs.values())
     recalls = [recall(T, component, pairs, scene.limits) for pairs in lists]
     members = np.flatnonzero(component == 0).tolist()
-    errors = position_errors(T, scene.T_world_scan, members)
-    true = scene.T_world_scan
-    wrong = [
-        (s, t)
-        for s, t, pose in kept
-        if s in true and t in true and not is_right(pose, inverse(true[t]) @ true[s], scene.limits)
+    errors = position_errors(T, scene.truth[0], members)
+    shifts = [
+        pose_errors(inverse(T[t]) @ T[s], pose)[1]
+        for s, t, pose in lists[0]
+        if component[s] == component[t]
     ]
+    judged = [(pose, true_pose(scene, s, t)) for s, t, pose in kept]
+    right = [is_right(pose, true, scene.limits) for pose, true in judged if true is not None]
     return Row(
         scene.name,
         solver,
@@ -251,8 +268,10 @@ def row_of(
         recalls[1] if len(recalls) > 1 else float("nan"),
         float(np.median(errors)),
         float(errors.max()),
+        float(np.median(shifts)) if shifts else float("nan"),
         len(kept),
-        len(wrong),
+        len(right),
+        right.count(False),
         surface_distance(scene, T, component),
         *clock.seconds(),
     )
@@ -367,10 +386,10 @@ def other_rows(scene: Scene, found: Reconstruction, console: Console) -> Iterato
 def true_rows(scene: Scene, model: VBReg, outdoors: bool) -> Iterator[Row]:
     """Yield a row for the true poses, and one for where a refinement leads from them."""
     K = len(scene.clouds)
-    if len(scene.T_world_scan) < K:
+    if len(scene.truth[0]) < K:
         return  # known pairs do not connect all scans
     alone = np.zeros(K, dtype=np.int64)
-    T = with_rotations(np.stack([scene.T_world_scan[k] for k in range(K)]))
+    T = with_rotations(np.stack([scene.truth[0][k] for k in range(K)]))
     clock = Clock()
     clock.stop()
     yield row_of(scene, "the true poses", T, alone, [], 0, clock)
@@ -422,9 +441,9 @@ def table(rows: Sequence[Row]) -> str:
     """Return the rows, and the mean of each solver."""
     lines = [
         "| scene | solver | scans | pairs tried | components | largest | recall | low overlap | "
-        "position error | at most | edges kept | wrong | surfaces apart | seconds | of cores | "
-        "pairs/s |",
-        "|" + "---|" * 16,
+        "position error | at most | of pairs | edges kept | known | wrong | surfaces apart | "
+        "seconds | of cores | pairs/s |",
+        "|" + "---|" * 18,
     ]
     for row in rows:
         cells = [
@@ -438,7 +457,9 @@ def table(rows: Sequence[Row]) -> str:
             _shown(row.recall_low, "%"),
             _shown(row.position_median, "cm"),
             _shown(row.position_max, "cm"),
+            _shown(row.pair_median, "cm"),
             str(row.edges_kept) if row.edges_kept else "-",
+            str(row.known_kept) if row.edges_kept else "-",
             str(row.wrong_kept) if row.edges_kept else "-",
             _shown(row.surface_distance, "cm", 2),
             f"{row.seconds:.1f}",

@@ -100,8 +100,8 @@ def of_3dmatch(root: Path, names: Sequence[str]) -> list[Scene]:
 
     found = []
     for scene in threedmatch_scenes(root, names):
-        known = sorted(scene.T_world_scan)
-        poses = with_rotations(np.stack([scene.T_world_scan[k] for k in known]))
+        known = sorted(scene.truth[0])
+        poses = with_rotations(np.stack([scene.truth[0][k] for k in known]))
         files = [Path(str(scene.clouds[k])) for k in known]
         found.append(Scene(scene.name, files, list(poses)))
     return found

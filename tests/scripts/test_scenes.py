@@ -42,7 +42,7 @@ def test_true_poses_are_all_right_in_any_frame(scenes: ModuleType) -> None:
     assert row.wrong_kept == 0
     assert np.isnan(row.recall_low)
     assert row.surface_distance < 1e-9
-    assert scenes.table([row]).splitlines()[2].count("|") == 17
+    assert scenes.table([row]).splitlines()[2].count("|") == 19
     moved[3] = moved[3] @ exponential(np.array([0, 0, 0, 0.02, 0, 0]))
     off = scenes.row_of(scene, "x", moved, together, kept, 80, clock)
     assert off.position_max > 0.01
@@ -60,7 +60,21 @@ def test_an_edge_that_is_turned_or_shifted_is_wrong(scenes: ModuleType) -> None:
     ]
     together = np.zeros(20, dtype=np.int64)
     row = scenes.row_of(scene, "x", T, together, kept, 80, scenes.Clock())
-    assert (row.edges_kept, row.wrong_kept) == (3, 2)
+    assert (row.edges_kept, row.known_kept, row.wrong_kept) == (3, 3, 2)
+
+
+def test_edges_are_judged_where_known_pairs_lead(scenes: ModuleType) -> None:
+    """Pairs of scans 0 to 4, and of 5 to 11: nothing is known between the two."""
+    T, _, _ = planted()
+    pairs = [p for p in true_pairs(T[:12]) if (p[0] < 5) == (p[1] < 5)]
+    truth = scenes.chained(pairs)
+    assert [sorted(each) for each in truth] == [list(range(5, 12)), list(range(5))]
+    scene = scenes.Scene("a", [np.zeros((1, 3))] * 20, {"all": pairs}, truth)
+    wrong = exponential(np.array([0, 0, 1.0, 0, 0, 0]))
+    kept = [(s, t, inverse(T[t]) @ T[s] @ wrong) for s, t in ((0, 1), (4, 5), (6, 7), (15, 16))]
+    together = np.zeros(20, dtype=np.int64)
+    row = scenes.row_of(scene, "x", T, together, kept, 80, scenes.Clock())
+    assert (row.edges_kept, row.known_kept, row.wrong_kept) == (4, 2, 2)
 
 
 def test_pairs_of_two_components_are_failures(scenes: ModuleType) -> None:
