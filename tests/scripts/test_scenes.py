@@ -96,3 +96,16 @@ def test_gtsam_solves_the_same_edges(scenes: ModuleType) -> None:
     assert (label == 0).all()
     assert apart(found, ours).max() < 0.1
     assert apart(T, ours).max() < 0.2
+
+
+def test_open3d_stays_at_true_poses(scenes: ModuleType) -> None:
+    pytest.importorskip("open3d", reason="Open3D is compared with, not depended on")
+    rng = np.random.default_rng(0)
+    world = rng.uniform(-1, 1, (9000, 3))
+    world[np.arange(9000), np.arange(9000) % 3] = np.sign(rng.uniform(-1, 1, 9000))  # a cube
+    T = planted()[0][:4]
+    clouds = [(world - pose[:3, 3]) @ pose[:3, :3] for pose in T]
+    scene = scenes.Scene("a", clouds, {"all": true_pairs(T)}, scenes.chained(true_pairs(T)))
+    pairs = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    found = scenes.open3d_refined(scene, T, pairs, scenes.Scale.of_preset("indoor"))
+    assert scenes.position_errors(found, scene.truth[0], range(4)).max() < 0.01
