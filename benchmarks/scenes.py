@@ -11,7 +11,7 @@ Every fragment of a scene goes in; the pairs of 3DMatch and 3DLoMatch are then r
 poses (15 degrees, 30 cm; a pair of two components counts as a failure). `--others` solves the same
 edges with gtsam's graduated non-convexity and Open3D's pose graph, where these are installed.
 `--truth` adds the true poses, and where refinements lead that begin at them, ours and Open3D's ICP,
-with how far surfaces are apart then. Surfaces are nearly what a refinement makes small, so a smaller
+with how far surfaces are apart then. Surfaces are nearly what a refinement makes small: a smaller
 distance alone does not tell that the truth is off. Seconds are those of a clock; those of the cores
 together do not grow where other programs run.
 Results of pairs are kept in OUTPUT/pairs: a second run studies the graph alone. Tables are markdown

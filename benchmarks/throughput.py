@@ -14,6 +14,8 @@ storage, and money as hours times a price that you give. Neither Ray nor pyarrow
 
 With `--map --scenes` the fragments of 3DMatch lie in a map under their true poses, less every
 `--every`-th of a scene, which is a query: one map for each scene, then one of all of them.
+The map of all holds sun3d-hotel1 and sun3d-hotel3, which are one room: a query that is found in the
+other's copy of it counts as wrong.
 """
 
 from __future__ import annotations
