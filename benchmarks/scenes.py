@@ -14,8 +14,8 @@ edges with gtsam's graduated non-convexity and Open3D's pose graph, where these 
 with how far surfaces are apart then. Surfaces are nearly what a refinement makes small: a smaller
 distance alone does not tell that the truth is off. Seconds are those of a clock; those of the cores
 together do not grow where other programs run.
-Results of pairs are kept in OUTPUT/pairs: a second run studies the graph alone. Tables are markdown
-on stdout, and scenes.csv in OUTPUT; progress goes to stderr.
+Results of pairs are kept in OUTPUT/pairs: a second run studies the graph alone, and says no
+pairs a second. Tables are markdown on stdout, and scenes.csv in OUTPUT; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import csv
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,7 @@ class Row:
     surface_distance: float  # metres between the surfaces of the pairs of the first list
     seconds: float
     core_seconds: float  # of this process on all cores
+    resumed: bool = False  # pairs of an earlier run were there: seconds are not those of all
 
 
 def chosen(root: Path, names: Sequence[str]) -> list[Path]:
@@ -438,8 +439,8 @@ def open3d_refined(
     clouds = []
     for points in scene.points:
         cloud = open3d.geometry.PointCloud(open3d.utility.Vector3dVector(points))
-        cloud = cloud.voxel_down_sample(scale.voxel_size / 2)
-        around = open3d.geometry.KDTreeSearchParamHybrid(2 * scale.voxel_size, 30)
+        cloud = cloud.voxel_down_sample(scale.voxel_size)
+        around = open3d.geometry.KDTreeSearchParamHybrid(scale.normal_radius, 30)
         cloud.estimate_normals(around)
         clouds.append(cloud)
     graph = registration.PoseGraph()
@@ -511,11 +512,11 @@ def table(rows: Sequence[Row]) -> str:
             _shown(row.pair_median, "cm"),
             str(row.edges_kept) if row.edges_kept else "-",
             str(row.known_kept) if row.edges_kept else "-",
-            str(row.wrong_kept) if row.edges_kept else "-",
+            str(row.wrong_kept) if row.known_kept else "-",
             _shown(row.surface_distance, "cm", 2),
             f"{row.seconds:.1f}",
             f"{row.core_seconds:.1f}",
-            f"{row.pairs_tried / row.seconds:.2f}" if row.edges_kept else "-",
+            f"{row.pairs_tried / row.seconds:.2f}" if row.edges_kept and not row.resumed else "-",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     for solver in dict.fromkeys(row.solver for row in rows):
@@ -527,7 +528,8 @@ def table(rows: Sequence[Row]) -> str:
             f"{_shown(mean[1], '%')}, position error {_shown(median, 'cm')} (median of medians)"
         )
         if any(r.edges_kept for r in own):
-            line += f", {sum(r.wrong_kept for r in own)} wrong edges kept"
+            wrong, known = (sum(getattr(r, n) for r in own) for n in ("wrong_kept", "known_kept"))
+            line += f", {wrong} wrong of {known} edges kept whose truth is known"
         lines.append(line)
     return "\n".join(lines)
 
@@ -559,6 +561,8 @@ def main() -> None:
     read = kitti_scenes if outdoors else threedmatch_scenes
     rows: list[Row] = []
     for scene in read(options.root, [name for name in options.scenes.split(",") if name]):
+        work = options.output / "pairs" / scene.name
+        resumed = work.exists()
         clock = Clock()
         with progress(console, scene.name) as tell:
             found = reconstruct(
@@ -567,13 +571,14 @@ def main() -> None:
                 model=model,
                 pair_share=options.pair_share,
                 refine=not options.no_refine,
-                work=options.output / "pairs",
+                work=work,
                 on_progress=tell,
             )
         clock.stop()
         kept = [(e.source, e.target, e.T_target_source) for e in found.edges if e.kept]
         ends = found.T_world_scan, found.component
-        rows.append(row_of(scene, "reconstruct", *ends, kept, found.pairs_tried, clock))
+        row = row_of(scene, "reconstruct", *ends, kept, found.pairs_tried, clock)
+        rows.append(replace(row, resumed=resumed))
         if options.others:
             rows += other_rows(scene, found, console)
         if options.truth:

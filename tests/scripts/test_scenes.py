@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -42,7 +43,9 @@ def test_true_poses_are_all_right_in_any_frame(scenes: ModuleType) -> None:
     assert row.wrong_kept == 0
     assert np.isnan(row.recall_low)
     assert row.surface_distance < 1e-9
-    assert scenes.table([row]).splitlines()[2].count("|") == 19
+    lines = [scenes.table([each]).splitlines() for each in (row, replace(row, resumed=True))]
+    assert [line[2].count("|") for line in lines] == [19, 19]
+    assert [line[2].endswith("| - |") for line in lines] == [False, True]  # pairs a second
     moved[3] = moved[3] @ exponential(np.array([0, 0, 0, 0.02, 0, 0]))
     off = scenes.row_of(scene, "x", moved, together, kept, 80, clock)
     assert off.position_max > 0.01
