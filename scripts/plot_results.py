@@ -2,9 +2,9 @@
 
     python scripts/plot_results.py            # needs vbreg[plots]
 
-A marker is a method: recall, with its 95 % interval where it is known, and the median time from
-matches to pose (KISS-Matcher: from clouds).
-Filled markers ran on the GPU of the speed tables, hollow ones on the CPU.
+A marker is a method with FPFH matches: recall with its 95 % interval, and the median time from
+matches to pose (KISS-Matcher: from clouds). Rows are data sets, columns the machines of the speed
+tables. A picture stays as it is where table 1 was not measured yet.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
-from results import BENCHMARKS, CPU, GPU, Results, title_of
+from results import CPU, DATASETS, GPU, NotMeasuredError, Results, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.transforms import Bbox
 
 ROOT = Path(__file__).parents[1]
-PANELS = ("3dmatch_fpfh", "3dlomatch_fpfh")
+PANELS = DATASETS[:2]
 # Colours of Okabe & Ito and of Tol, which colour-blind eyes can tell apart; shapes differ as well.
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"),
@@ -35,107 +35,84 @@ INK = "#1c2530"
 
 
 @dataclass(frozen=True)
-class Method:
+class Marker:
+    """A method on a data set and a machine; recall and the ends of its interval in %."""
+
     name: str
     colour: str
     shape: str
     milliseconds: float
-    on_gpu: bool
+    recall: float
+    low: float
+    high: float
 
     @property
     def title(self) -> str:
-        return title_of(self.name).replace("`", "")
+        return title_of(self.name).replace("`", "").removesuffix(" (voting alone)")
 
     @property
     def ours(self) -> bool:
-        return self.name.partition(":")[0] == "vbreg"
+        return self.name.partition(":")[0] in ("vbreg", "register")
 
 
-def timed_methods(found: Results) -> list[Method]:
-    """Those with a time: on the GPU, or else on the CPU."""
-    methods = []
-    for k, name in enumerate(found.methods()):
-        times = {hardware: found.milliseconds(name, hardware) for hardware in (GPU, CPU)}
-        time = times[GPU] or times[CPU]
-        if time is None:
-            continue
-        colour, shape = COLOURS[k % len(COLOURS)], SHAPES[k % len(SHAPES)]
-        methods.append(Method(name, colour, shape, time.value, times[GPU] is not None))
-    return sorted(methods, key=lambda method: (not method.ours, -method.milliseconds))  # labels so
+def markers(found: Results, dataset: str, hardware: str) -> list[Marker]:
+    """The methods with a time on that machine; those whose labels matter most come first."""
+    rows = found.column(dataset, "FPFH")
+    shown = []
+    for k, name in enumerate(found.methods("table1")):
+        time = found.milliseconds(name, hardware)
+        if time is not None and name in rows:
+            recall = (100 * float(rows[name][f"recall{end}"]) for end in ("", "_low", "_high"))
+            colour, shape = COLOURS[k % len(COLOURS)], SHAPES[k % len(SHAPES)]
+            shown.append(Marker(name, colour, shape, time, *recall))
+    return sorted(shown, key=lambda marker: (not marker.ours, -marker.milliseconds))
 
 
-def recalls(
-    found: Results, benchmark: str, methods: list[Method]
-) -> dict[str, tuple[float, float, float]]:
-    """Recall in % and the ends of its interval, which are the same where it has none."""
-    rows = {}
-    for method in methods:
-        recall = found.recall(method.name, benchmark)
-        if recall is not None:
-            low, high = (recall.value if end is None else end for end in recall[1:])
-            rows[method.name] = 100 * recall.value, 100 * low, 100 * high
-    return rows
-
-
-def draw_panel(axis: Axes, found: Results, benchmark: str, methods: list[Method]) -> None:
-    rows = recalls(found, benchmark, methods)
-    shown = [method for method in methods if method.name in rows]
-    for method in shown:
-        value, low, high = rows[method.name]
+def draw_panel(axis: Axes, shown: list[Marker]) -> None:
+    for marker in shown:
         axis.errorbar(
-            method.milliseconds,
-            value,
-            yerr=[[value - low], [high - value]] if low < high else None,
-            fmt=method.shape,
-            color=method.colour,
-            markersize=10 if method.ours else 8,
-            markerfacecolor=method.colour if method.on_gpu else "white",
+            marker.milliseconds,
+            marker.recall,
+            yerr=[[marker.recall - marker.low], [marker.high - marker.recall]],
+            fmt=marker.shape,
+            color=marker.colour,
+            markersize=10 if marker.ours else 8,
             markeredgewidth=1.6,
             elinewidth=1.4,
             capsize=3,
             zorder=3,
         )
-    pairs = next(iter(found.summary(benchmark).values()))["pairs"]
-    axis.set_title(f"{BENCHMARKS[benchmark]}, {pairs} pairs", loc="left", color=INK)
     axis.set_xscale("log")
-    axis.set_xlabel("milliseconds a pair, from matches to pose")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.grid(color="#dde3ea", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    times = [method.milliseconds for method in shown]
-    axis.set_xlim(min(times) / 2.5, max(times) * 5.0)
-    low, high = axis.get_ylim()
-    axis.set_ylim(max(0.0, low - 0.06 * (high - low)), min(101.0, high + 0.06 * (high - low)))
+    if times := [marker.milliseconds for marker in shown]:
+        axis.set_xlim(min(times) / 2.5, max(times) * 5.0)
 
 
-def place_labels(axis: Axes, found: Results, benchmark: str, methods: list[Method]) -> None:
+def place_labels(axis: Axes, shown: list[Marker]) -> None:
     """Each where it covers no marker, no interval and no other label: the first such place."""
-    rows = recalls(found, benchmark, methods)
     renderer = axis.figure.canvas.get_renderer()
     taken: list[Bbox] = []
-    shown = [method for method in methods if method.name in rows]
-    for method in shown:
-        value, low, high = rows[method.name]
-        ends = [(method.milliseconds, end) for end in (low, high)]
-        (x, bottom), (_, top) = axis.transData.transform(ends)
-        middle = axis.transData.transform((method.milliseconds, value))[1]
+    for marker in shown:
+        ends = [(marker.milliseconds, y) for y in (marker.low, marker.recall, marker.high)]
+        (x, bottom), (_, middle), (_, top) = axis.transData.transform(ends)
         taken.append(mpl.transforms.Bbox([[x - 5, bottom - 3], [x + 5, top + 3]]))
         taken.append(mpl.transforms.Bbox([[x - 9, middle - 9], [x + 9, middle + 9]]))
     frame = axis.get_window_extent(renderer)
     points_a_pixel = 72 / axis.figure.dpi
-    for method in shown:
-        value, _, high = rows[method.name]
-        point = method.milliseconds, value
-        top = axis.transData.transform((point[0], high))[1]
+    for marker in shown:
+        point = marker.milliseconds, marker.recall
+        top = axis.transData.transform((point[0], marker.high))[1]
         above = max((top - axis.transData.transform(point)[1]) * points_a_pixel, 5) + 5
         label = axis.annotate(
-            method.title,
+            marker.title,
             point,
             xytext=(0, 0),
             textcoords="offset points",
-            fontsize=9.5,
-            fontweight="bold" if method.ours else "normal",
+            fontsize=9,
+            fontweight="bold" if marker.ours else "normal",
             color=INK,
             zorder=4,
         )
@@ -151,12 +128,22 @@ def place_labels(axis: Axes, found: Results, benchmark: str, methods: list[Metho
         assert best is not None
         label.set_position(best[:2])
         label.set(ha=best[2], va=best[3])
-        taken.append(label.get_window_extent(renderer).padded(5))
+        if np.hypot(*best[:2]) > FAR:  # a line says whose label it is
+            axis.annotate(
+                "",
+                point,
+                xytext=best[:2],
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": marker.colour, "linewidth": 0.8},
+                zorder=2,
+            )
+        taken.append(label.get_window_extent(renderer).padded(2))
 
 
+FAR = 24  # points; from here on a label has a line to its marker
 PLACES = tuple(
     place
-    for far in (9, 14, 20, 28)
+    for far in (9, 14, 20, 28, 40, 55, 75)
     for place in (
         (far, 0, "left", "center"),
         (-far, 0, "right", "center"),
@@ -175,30 +162,32 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "images" / "results.png")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
     options = parser.parse_args()
-    found = Results(ROOT / "docs" / "results")
-    methods = timed_methods(found)
+    found = Results(options.root / "docs" / "results")
+    try:
+        panels = [[markers(found, dataset, h) for h in (GPU, CPU)] for dataset in PANELS]
+    except NotMeasuredError as error:
+        print(f"{options.output} stays: {error}")
+        return
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 10, "axes.labelcolor": INK, "axes.edgecolor": "#8a94a0"})
-    figure, axes = plt.subplots(1, 2, figsize=(11.0, 4.6), layout="constrained")
-    for axis, benchmark in zip(axes, PANELS, strict=True):
-        draw_panel(axis, found, benchmark, methods)
-    axes[0].set_ylabel("registration recall (%), 95 % interval where known")
-    names = {True: found.hardware(GPU), False: found.hardware(CPU)}
-    for on_gpu in sorted({method.on_gpu for method in methods}, reverse=True):
-        face = INK if on_gpu else "white"
-        axes[1].plot(
-            [], [], "o", color=INK, markerfacecolor=face, markersize=7, label=names[on_gpu]
-        )
-    axes[1].legend(
-        frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, fontsize=9.5
-    )
+    figure, axes = plt.subplots(2, 2, figsize=(12.0, 9.4), layout="constrained", sharey="row")
+    for row, (dataset, shown) in enumerate(zip(PANELS, panels, strict=True)):
+        for axis, hardware, drawn in zip(axes[row], (GPU, CPU), shown, strict=True):
+            draw_panel(axis, drawn)
+            axis.set_title(f"{dataset}, {found.hardware(hardware)}", loc="left", color=INK)
+        low, high = axes[row, 0].get_ylim()
+        axes[row, 0].set_ylim(low - 0.06 * (high - low), high + 0.04 * (high - low))
+        axes[row, 0].set_ylabel("registration recall (%) and its 95 % interval")
+    for axis in axes[-1]:
+        axis.set_xlabel("milliseconds a pair, from FPFH matches to pose")
     figure.canvas.draw()
     figure.set_layout_engine("none")  # labels are placed in the final frame
-    for axis, benchmark in zip(axes, PANELS, strict=True):
-        place_labels(axis, found, benchmark, methods)
+    for axis, drawn in zip(axes.flat, (drawn for shown in panels for drawn in shown), strict=True):
+        place_labels(axis, drawn)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(options.output, dpi=130)
+    figure.savefig(options.output, dpi=110)
     print(options.output)
 
 

@@ -18,22 +18,19 @@ from vbreg.methods import METHODS
 
 Row = dict[str, str]
 
-BENCHMARKS = {  # folder in table1: title
-    "3dmatch_fpfh": "3DMatch",
-    "3dlomatch_fpfh": "3DLoMatch",
-    "kitti_fpfh": "KITTI",
-    "3dmatch_learned": "3DMatch, learned",
-    "3dlomatch_learned": "3DLoMatch, learned",
-    "kitti_learned": "KITTI, learned",
-    "3dmatch_stored_matches": "3DMatch, stored matches",
-    "3dlomatch_stored_matches": "3DLoMatch, stored matches",
-}
+DATASETS = ("3DMatch", "3DLoMatch", "KITTI 10 m", "KITTI 20 m")
+DESCRIPTORS = ("FPFH", "FCGF", "learned", "stored matches")
+REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
 UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files
 
 
 class ResultsError(Exception):
     """A result that is not there, or a document that asks for a table nobody can make."""
+
+
+class NotMeasuredError(ResultsError):
+    """A table whose CSV file is still to be made: what stands in the documents stays."""
 
 
 @dataclass(frozen=True)
@@ -112,18 +109,13 @@ def weights_of(name: str) -> str:
     return "universal" if name in UNIVERSAL else name
 
 
-@dataclass(frozen=True)
-class Milliseconds:
-    value: float
-    from_speed_table: bool  # or else from the benchmark, where another commit may have run
+class Key(NamedTuple):
+    """Which cell of tables 1 and 2 a row belongs to."""
 
-
-class Recall(NamedTuple):
-    """A share of pairs, with its 95 % interval where it has one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
+    dataset: str
+    descriptor: str
+    method: str
+    points: str = ""
 
 
 class Results:
@@ -135,10 +127,39 @@ class Results:
     def path(self, *parts: str) -> Path:
         return self.folder.joinpath(*parts)
 
-    def summary(self, benchmark: str, scene: str = "all") -> dict[str, Row]:
-        """Rows of a benchmark by method."""
-        rows = read_rows(self.path("table1", benchmark, "summary.csv"))
-        return {row["method"]: row for row in rows if row["scene"] == scene}
+    def files(self, table: str) -> list[Path]:
+        """The CSV files of `table1` or `table2`: each run has a folder of its own, a part of the
+        table or all of it. The longest comes first."""
+        files = self.path(table).glob(f"*/{table}.csv")
+        files = sorted(files, key=lambda path: (-len(read_rows(path)), path))
+        if not files:
+            raise NotMeasuredError(f"no file {self.path(table, 'RUN', table + '.csv')}")
+        return files
+
+    def rows(self, table: str) -> dict[Key, Row]:
+        """Rows of all runs; where a cell was measured twice, on a GPU before on a CPU."""
+        every = [row for path in self.files(table) for row in read_rows(path)]
+        found: dict[Key, Row] = {}
+        for row in sorted(every, key=lambda row: row["device"] == "cpu"):
+            key = Key(row["dataset"], row["descriptor"], row["method"], row["points"])
+            found.setdefault(key, row)
+        return found
+
+    def column(self, dataset: str, descriptor: str) -> dict[str, Row]:
+        """Rows of a column of table 1 by method; empty where it was not run."""
+        rows = self.rows("table1")
+        return {k.method: row for k, row in rows.items() if k[:2] == (dataset, descriptor)}
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Data set and descriptor of every column of table 1 that was run."""
+        known = {key[:2] for key in self.rows("table1")}
+        return [(d, name) for d in DATASETS for name in DESCRIPTORS if (d, name) in known]
+
+    def methods(self, table: str) -> list[str]:
+        """Methods of a table, in the order of the registry."""
+        names = list(METHODS)
+        found = {key.method for key in self.rows(table)}
+        return sorted(found, key=lambda m: (names.index(m.partition(":")[0]), m))
 
     def speed(self, hardware: str, table: str) -> list[Row]:
         return read_rows(self.path("speed", hardware, f"{table}.csv"))
@@ -147,46 +168,15 @@ class Results:
         """Its name in words."""
         return read_run(self.path("speed", folder, "matches.csv")).hardware
 
-    def milliseconds(self, method: str, hardware: str) -> Milliseconds | None:
-        """Median time from matches to pose: of the speed table, or else of the 3DMatch run."""
+    def milliseconds(self, method: str, hardware: str) -> float | None:
+        """Median time from matches to pose; from clouds where a method makes its own matches."""
         name, _, weights = method.partition(":")
         for row in self.speed(hardware, "matches"):
             other, _, others = row["method"].partition(":")
             if name == other and weights_of(weights) == weights_of(others):
-                return Milliseconds(float(row["median_ms"]), True)
+                return float(row["median_ms"])
         if METHODS[name].needs == "clouds":
             for row in self.speed(hardware, "clouds"):
                 if row["method"] == METHODS[name].title:
-                    return Milliseconds(float(row["median_ms"]), True)
-        row = self.summary("3dmatch_fpfh").get(method)
-        if (
-            row is None
-            or not row["seconds_median"]
-            or (row["device"] == "cpu") != (hardware == CPU)
-        ):
-            return None
-        return Milliseconds(1e3 * float(row["seconds_median"]), False)
-
-    @property
-    def gpu_recall_file(self) -> Path:
-        return self.path("table1", GPU, "recall.csv")
-
-    def gpu_recalls(self) -> dict[tuple[str, str], float]:
-        """Recall on a GPU by method and benchmark."""
-        return {
-            (row["method"], row["benchmark"]): int(row["found"]) / int(row["pairs"])
-            for row in read_rows(self.gpu_recall_file)
-        }
-
-    def recall(self, method: str, benchmark: str) -> Recall | None:
-        """Recall with its interval, or else that of the GPU, which has none."""
-        row = self.summary(benchmark).get(method)
-        if row is not None:
-            return Recall(*(float(row[f"recall{end}"]) for end in ("", "_low", "_high")))
-        value = self.gpu_recalls().get((method, benchmark))
-        return None if value is None else Recall(value)
-
-    def methods(self) -> list[str]:
-        """Methods of the 3DMatch run, then those that ran on a GPU alone."""
-        first = self.summary("3dmatch_fpfh")
-        return list(dict.fromkeys([*first, *(method for method, _ in self.gpu_recalls())]))
+                    return float(row["median_ms"])
+        return None

@@ -18,15 +18,19 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from results import (
-    BENCHMARKS,
     CPU,
+    DATASETS,
+    DESCRIPTORS,
     GPU,
-    Recall,
+    REFERENCE,
+    Key,
+    NotMeasuredError,
     Results,
     ResultsError,
     Row,
@@ -37,9 +41,11 @@ from results import (
 )
 
 ROOT = Path(__file__).parents[1]
-INDOOR_AND_KITTI = ("3dmatch_fpfh", "3dlomatch_fpfh", "kitti_fpfh")
-LEARNED = ("3dmatch_learned", "3dlomatch_learned", "kitti_learned")
-VERIFIED = ("3dmatch_learned", "3dlomatch_learned", "3dmatch_fpfh", "3dlomatch_fpfh")
+INDOOR = DATASETS[:2]
+COMPACT = (
+    *((dataset, descriptor) for dataset in INDOOR for descriptor in DESCRIPTORS[:3]),
+    *((dataset, "FPFH") for dataset in DATASETS[2:]),
+)  # columns of the README's table
 GROWTH_FROM = 5000  # matches; below, fixed costs hide how time grows
 
 
@@ -85,46 +91,38 @@ def mean(rows: Sequence[Row], column: str) -> float:
 
 
 def results(found: Results) -> str:
-    """Recall on three benchmarks, and the time of today's code on a GPU and on a CPU."""
-    pairs = [next(iter(found.summary(b).values()))["pairs"] for b in INDOOR_AND_KITTI]
-    header = ["method"]
-    header += [f"{BENCHMARKS[b]} ({n} pairs)" for b, n in zip(INDOOR_AND_KITTI, pairs, strict=True)]
+    """Recall of every method in a few columns, and its time on a GPU and on a CPU."""
+    columns = [column for column in COMPACT if column in found.columns()]
+    cells = {column: found.column(*column) for column in columns}
+    pairs = {column: most_pairs(cells[column]) for column in columns}
+    header = ["method", *(f"{' '.join(c)} ({pairs[c]})" for c in columns)]
     header += [f"ms, {found.hardware(hardware)}" for hardware in (GPU, CPU)]
-    rows: list[tuple[list[float], list[str]]] = []
-    for method in found.methods():
-        recalls = [found.recall(method, benchmark) for benchmark in INDOOR_AND_KITTI]
-        times = [found.milliseconds(method, hardware) for hardware in (GPU, CPU)]
-        cells = [title_of(method), *map(recall_cell, recalls)]
-        for time in times:
-            mark = "*" if time and not time.from_speed_table else ""
-            cells.append(number(str(time.value)) + mark if time else "-")
-        rows.append(([-r.value if r else 0.0 for r in recalls], cells))
-    body = [cells for _, cells in sorted(rows)]
+    body = []
+    hardest = {m: float(row["recall"]) for m, row in found.column(INDOOR[1], "FPFH").items()}
+    for method in sorted(found.methods("table1"), key=lambda m: -hardest.get(m, 0.0)):
+        line = [title_of(method)]
+        for column in columns:
+            row = cells[column].get(method)
+            few = " †" if row and int(row["pairs"]) < pairs[column] else ""
+            line.append(percent(row["recall"]) + few if row else "-")
+        times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
+        line += [number(str(time)) if time else "-" for time in times]
+        body.append(line)
     text = table(header, body)
-    for mark, note in (
-        (" †", f"† Run on {read_run(found.gpu_recall_file).hardware} only, without interval."),
-        ("* ", "\\* Timed in the benchmark itself; not part of the speed table."),
-    ):
-        text += f"\n\n{note}" if mark in text else ""
+    if " † " in text:
+        text += "\n\n† Slow, and so seen on fewer pairs: [how many](docs/results/every_method.md)."
     return text
 
 
-def recall_cell(found: Recall | None) -> str:
-    """Recall in % with its interval; † where it has none."""
-    if found is None:
-        return "-"
-    if found.low is None or found.high is None:
-        return f"{100 * found.value:.1f} †"
-    return f"{100 * found.value:.1f} ({100 * found.low:.1f} .. {100 * found.high:.1f})"
+def most_pairs(rows: Mapping[str, Row]) -> int:
+    return max(int(row["pairs"]) for row in rows.values())
 
 
 def commands(found: Results) -> str:
-    """The commands behind `results` and `descriptors`."""
-    runs = [
-        read_run(found.path("table1", benchmark, "summary.csv"))
-        for benchmark in (*INDOOR_AND_KITTI, *LEARNED)
-    ]
-    runs.append(read_run(found.gpu_recall_file))
+    """The commands behind tables 1 and 2 and the times."""
+    runs = [read_run(path) for path in found.files("table1")]
+    with suppress(NotMeasuredError):
+        runs += [read_run(path) for path in found.files("table2")]
     runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
     lines: list[str] = []
     last = ""
@@ -136,133 +134,205 @@ def commands(found: Results) -> str:
     return "```sh\n" + "\n".join(lines) + "\n```"
 
 
+def recalls(found: Results, dataset: str) -> str:
+    """Recall in % with its interval, by method and descriptor, on one data set."""
+    names = [name for d, name in found.columns() if d == dataset]
+    cells = {name: found.column(dataset, name) for name in names}
+    header = ["method", *(f"{name} ({most_pairs(cells[name])} pairs)" for name in names)]
+    body = []
+    for method in found.methods("table1"):
+        line = [title_of(method)]
+        for name in names:
+            row = cells[name].get(method)
+            few = row is not None and int(row["pairs"]) < most_pairs(cells[name])
+            line.append(recall(row) + f", {row['pairs']} pairs" * few if row else "-")
+        if set(line[1:]) != {"-"}:
+            body.append(line)
+    return table(header, body)
+
+
+def everything(found: Results, dataset: str) -> str:
+    """Every row of table 1 of one data set."""
+    rmse = dataset in INDOOR
+    header = ["matches", "right matches, %", "method", "pairs", "recall, %", "minus `vbreg:fast`"]
+    header += ["RE, deg", "TE, cm"] + ["RMSE recall, %"] * rmse + ["on"]
+    body = []
+    for _, name in (column for column in found.columns() if column[0] == dataset):
+        rows = found.column(dataset, name)
+        for method in (m for m in found.methods("table1") if m in rows):
+            row = rows[method]
+            errors = number_of(row["rotation_error"], 1), number_of(row["translation_error"], 100)
+            line = [name, percent(row["inlier_ratio"]), title_of(method), row["pairs"], recall(row)]
+            line += [lead(row) if row["over"] == REFERENCE != method else "-", *errors]
+            body.append([*line, *[percent(row["rmse_recall"])] * rmse, row["device"]])
+    return table(header, body)
+
+
+def number_of(text: str, scale: float) -> str:
+    return f"{scale * float(text):.2f}" if text else "-"
+
+
 def level(found: Results) -> str:
     """Which methods cannot be told from VBReg: the interval of the difference holds zero."""
-    lines = []
-    for benchmark, title in BENCHMARKS.items():
+    parts = []
+    for dataset, descriptor in found.columns():
         level, better = [], []
-        for method, row in found.summary(benchmark).items():
-            if method.partition(":")[0] == "vbreg":
+        for method, row in found.column(dataset, descriptor).items():
+            if method.partition(":")[0] in ("vbreg", "register") or row["over"] != REFERENCE:
                 continue
             low, high = float(row["lead_low"]), float(row["lead_high"])
             if low <= 0 <= high:
                 level.append(title_of(method))
             elif low > 0:
                 better.append(title_of(method))
-        if len(found.summary(benchmark)) == 1:  # VBReg alone ran there
-            continue
-        text = f"**{title}**: {', '.join(level) or 'none'}"
-        lines.append(text + (f" (better: {', '.join(better)})" if better else ""))
-    return "; ".join(lines) + "."
+        text = f"**{dataset}, {descriptor}**: {', '.join(level) or 'none'}"
+        parts.append(text + (f" (better: {', '.join(better)})" if better else ""))
+    return "; ".join(parts) + "."
+
+
+def published(found: Results) -> str:
+    """Recall in % beside what the papers have, by the same protocol, RE and TE where they say."""
+    papers = {
+        (row["method"], row["dataset"], row["descriptor"]): row
+        for row in read_rows(found.path("published.csv"))
+        if row["protocol"] == "pose"
+    }
+    columns = dict.fromkeys(key[1:] for key in papers)
+    header = ["method"]
+    for column in columns:
+        header += [f"{' '.join(column)}, paper", "ours"]
+    body = []
+    for method in dict.fromkeys(key[0] for key in papers):
+        line = [title_of(method)]
+        for column in columns:
+            paper, ours = papers.get((method, *column)), found.column(*column).get(method)
+            line += [with_errors(paper, 1, 1), with_errors(ours, 100, 100)]
+        body.append(line)
+    return table(header, body)
+
+
+def with_errors(row: Row | None, of_recall: float, of_length: float) -> str:
+    """`94.0; 2.03 deg, 5.99 cm`; a paper has percents and centimetres, we shares and metres."""
+    if row is None:
+        return "-"
+    text = f"{of_recall * float(row['recall']):.1f}"
+    if row["rotation_error"]:
+        text += f"; {float(row['rotation_error']):.2f} deg, "
+        text += f"{of_length * float(row['translation_error']):.2f} cm"
+    return text
+
+
+def predator(found: Results) -> str:
+    """Recall in % by Predator's protocol, which leaves consecutive fragments out."""
+    columns = [column for column in found.columns() if column[0] in INDOOR]
+    cells = {column: found.column(*column) for column in columns}
+    pairs = {c: max(int(r["rmse_pairs"]) for r in cells[c].values()) for c in columns}
+    body = []
+    for method in found.methods("table1"):
+        rows = [cells[column].get(method) for column in columns]
+        line = [
+            percent(row["rmse_recall"]) + " †" * (int(row["rmse_pairs"]) < pairs[c]) if row else "-"
+            for c, row in zip(columns, rows, strict=True)
+        ]
+        body.append([title_of(method), *line])
+    text = table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
+    return text + "\n\n† Seen on fewer pairs." * (" † " in text)
+
+
+def newer_papers(found: Results) -> str:
+    """Clouds in, pose out, by Predator's protocol: `register` beside what papers have."""
+    body = []
+    for descriptor in DESCRIPTORS[:3]:
+        rows = [found.column(dataset, descriptor).get("register") for dataset in INDOOR]
+        if any(rows):
+            cells = [percent(row["rmse_recall"]) if row else "-" for row in rows]
+            body.append([f"**`register`, {descriptor}**", *cells, "four scenes, ours"])
+    papers = [r for r in read_rows(found.path("published.csv")) if r["protocol"] == "rmse"]
+    for (method,), group in grouped(papers, "method"):
+        cells = [next((r["recall"] for r in group if r["dataset"] == d), "-") for d in INDOOR]
+        body.append([method, *cells, f"eight scenes, {group[0]['source']}"])
+    return table(["", *INDOOR, "measured on, by"], body)
 
 
 def descriptors(found: Results) -> str:
     """The same estimator on matches of every descriptor: right matches and poses, in %."""
-    titles = {"fpfh": "FPFH", "learned": "**learned**", "stored_matches": "stored matches"}
-    sets = ("3dmatch", "3dlomatch", "kitti")
-    body, pairs = [], {}
-    for end, title in titles.items():
-        line = [title]
-        for data in sets:
-            if f"{data}_{end}" not in BENCHMARKS:
-                line += ["-", "-"]
-                continue
-            rows = found.summary(f"{data}_{end}")
-            row = rows.get("vbreg:fast") or rows["vbreg"]
-            pairs[data] = row["pairs"]
-            line += [percent(row["inlier_ratio"]), recall(row)]
+    known = found.columns()
+    header, body = ["descriptor"], []
+    for dataset in DATASETS:
+        if rows := [found.column(*c) for c in known if c[0] == dataset]:
+            header += [f"{dataset}: right matches", f"poses ({most_pairs(rows[0])} pairs)"]
+    shown = [dataset for dataset in DATASETS if any(c[0] == dataset for c in known)]
+    for name in (n for n in DESCRIPTORS if any(c[1] == n for c in known)):
+        line = [f"**{name}**" if name == "learned" else name]
+        for dataset in shown:
+            row = found.column(dataset, name).get(REFERENCE)
+            line += [percent(row["inlier_ratio"]), recall(row)] if row else ["-", "-"]
         body.append(line)
-    header = ["descriptor"]
-    for data in sets:
-        name = BENCHMARKS[f"{data}_fpfh"]
-        header += [f"{name}: right matches", f"poses ({pairs[data]} pairs)"]
     return table(header, body)
 
 
 def verified(found: Results) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
     body = []
-    for benchmark in VERIFIED:
-        path = found.path("verified", benchmark, "summary.csv")
-        rows = {row["method"]: row for row in read_rows(path) if row["scene"] == "all"}
-        before, after = rows["vbreg:fast"], rows["register"]
-        dataset, _, descriptor = benchmark.partition("_")
-        title = {"3dmatch": "3DMatch", "3dlomatch": "3DLoMatch", "kitti": "KITTI"}[dataset]
+    for dataset, descriptor in found.columns():
+        rows = found.column(dataset, descriptor)
+        if not {REFERENCE, "register"} <= set(rows):
+            continue
+        before, after = rows[REFERENCE], rows["register"]
         errors = [
-            f"{scale * float(before[column]):.2f} -> {scale * float(after[column]):.2f}"
+            f"{number_of(before[column], scale)} -> {number_of(after[column], scale)}"
             for column, scale in (("rotation_error", 1), ("translation_error", 100))
         ]
         rmse = " -> ".join(percent(row["rmse_recall"]) for row in (before, after))
         body.append(
             [
-                f"{title} ({after['pairs']} pairs), {descriptor.replace('fpfh', 'FPFH')}",
+                f"{dataset} ({after['pairs']} pairs), {descriptor}",
                 recall(before),
                 f"**{recall(after)}**",
-                lead(before, -1),
+                lead(after),
                 *errors,
-                rmse if "-" not in rmse.split(" -> ") else "-",
+                rmse if after["rmse_recall"] else "-",
             ]
         )
     header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
-    return table([*header, "RMSE protocol"], body) + made_by(
-        found.path("verified", VERIFIED[0], "summary.csv")
-    )
+    return table([*header, "RMSE protocol"], body) + made_by(found.files("table1")[0])
 
 
-def gpu_recall(found: Results) -> str:
-    """Recall on a GPU in %, of the methods that can use one."""
-    path = found.gpu_recall_file
-    rows = read_rows(path)
-    cells = {key: percent(str(value)) for key, value in found.gpu_recalls().items()}
-    pairs = {row["benchmark"]: row["pairs"] for row in rows}
-    header = ["method", *(f"{BENCHMARKS[b]} ({n} pairs)" for b, n in pairs.items())]
-    methods = dict.fromkeys(row["method"] for row in rows)
-    body = [[title_of(m), *(cells.get((m, b), "-") for b in pairs)] for m in methods]
-    return table(header, body) + made_by(path)
+def points(found: Results, descriptor: str) -> str:
+    """Recall in % with fewer and fewer points (table 2), of one descriptor."""
+    rows = points_rows(found, descriptor)
+    counts = sorted({key.points for key in rows}, key=int, reverse=True)
+    pairs = most_pairs({str(k): row for k, row in enumerate(rows.values())})
+    body = []
+    for method in found.methods("table2"):
+        line = [title_of(method)]
+        for count in counts:
+            row = rows.get(Key("3DLoMatch", descriptor, method, count))
+            few = row is not None and int(row["pairs"]) < pairs
+            line.append(recall(row) + f", {row['pairs']} pairs" * few if row else "-")
+        if set(line[1:]) != {"-"}:
+            body.append(line)
+    header = [f"method, {descriptor} ({pairs} pairs)", *(f"{count} points" for count in counts)]
+    return table(header, body) + made_by(found.files("table2")[0])
 
 
-def leads(found: Results) -> str:
-    """Recall minus VBReg's, in points."""
-    summaries = {benchmark: found.summary(benchmark) for benchmark in BENCHMARKS}
-    header = ["method", *BENCHMARKS.values()]
-    methods = [m for m in summaries["3dmatch_fpfh"] if m.partition(":")[0] != "vbreg"]
-    rows = [
-        [title_of(m), *(lead(rows[m]) if m in rows else "-" for rows in summaries.values())]
-        for m in methods
-    ]
-    return table(header, rows)
-
-
-def scenes(found: Results, benchmark: str) -> str:
-    """Recall in % by scene."""
-    every = read_rows(found.path("table1", benchmark, "summary.csv"))
-    rows = {(row["method"], row["scene"]): row for row in every}
-    names = list(dict.fromkeys(row["scene"] for row in every if row["scene"] != "all"))
-    methods = list(dict.fromkeys(row["method"] for row in every))
-    header = ["method", *(f"{name} ({rows[methods[0], name]['pairs']})" for name in names)]
-    body = [[title_of(m), *(percent(rows[m, name]["recall"]) for name in names)] for m in methods]
-    return table(header, body)
-
-
-def points(found: Results) -> str:
-    """Recall in % with fewer and fewer points (table 2)."""
-    rows = read_rows(found.path("table2", "table2.csv"))
-    columns = list(dict.fromkeys(row["column"] for row in rows))
-    cells = {(row["method"], row["column"]): percent(row["recall"]) for row in rows}
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    body = [[title_of(m), *(cells.get((m, c), "-") for c in columns)] for m in methods]
-    return table(["method", *columns], body) + made_by(found.path("table2", "table2.csv"))
+def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
+    rows = {k: row for k, row in found.rows("table2").items() if k.descriptor == descriptor}
+    if not rows:
+        raise NotMeasuredError(f"table2 has no rows of {descriptor}")
+    return rows
 
 
 def fewest_points(found: Results) -> str:
     """Recall minus VBReg's with the fewest points of table 2, in points."""
-    rows = read_rows(found.path("table2", "table2.csv"))
-    columns = {name: int(name.rpartition(", ")[2]) for name in (row["column"] for row in rows)}
-    fewest = [name for name, count in columns.items() if count == min(columns.values())]
-    cells = {(row["method"], row["column"]): lead(row) for row in rows}
-    methods = list(dict.fromkeys(row["method"] for row in rows if row["method"] != "vbreg"))
-    body = [[title_of(m), *(cells.get((m, c), "-") for c in fewest)] for m in methods]
-    return table(["method", *fewest], body)
+    rows = found.rows("table2")
+    fewest = min((key.points for key in rows), key=int)
+    names = [n for n in DESCRIPTORS if any(key.descriptor == n for key in rows)]
+    body = []
+    for method in (m for m in found.methods("table2") if m != REFERENCE):
+        cells = [rows.get(Key("3DLoMatch", name, method, fewest)) for name in names]
+        body.append([title_of(method), *(lead(row) if row else "-" for row in cells)])
+    return table(["method", *(f"{name}, {fewest}" for name in names)], body)
 
 
 def ablation(found: Results, name: str) -> str:
@@ -415,20 +485,42 @@ def clouds(found: Results) -> str:
     return table(header, body)
 
 
+def matches(found: Results) -> str:
+    """From matches to pose, on a GPU and on a CPU, side by side, with ratios to SC2-PCR."""
+    columns = ("median_ms", "times sc2pcr", "peak_mb", "right")
+    rows = {
+        hardware: {title_of(row["method"]): row for row in found.speed(hardware, "matches")}
+        for hardware in (GPU, CPU)
+    }
+    header = ["from matches to pose"]
+    for hardware in rows:
+        header += [f"ms, {found.hardware(hardware)}", "times SC2-PCR", "peak MB", "right"]
+    body = []
+    for title in dict.fromkeys(title for titles in rows.values() for title in titles):
+        line = [title]
+        for own in rows.values():
+            row = own.get(title)
+            line += [cell(c, row.get(c, "-")) if row else "-" for c in columns]
+        body.append(line)
+    made = (read_run(found.path("speed", hardware, "matches.csv")) for hardware in rows)
+    return "\n\n".join([table(header, body), *filter(None, (run.sentence() for run in made))])
+
+
 # The model and its features
 
 
 def model(found: Results) -> str:
     """VBReg's rows of every benchmark."""
     body = []
-    for benchmark, title in BENCHMARKS.items():
-        for method, row in found.summary(benchmark).items():
+    for dataset, descriptor in found.columns():
+        for method, row in found.column(dataset, descriptor).items():
             if method.partition(":")[0] != "vbreg":
                 continue
             shares = (percent(row[f"inlier_{c}"]) for c in ("precision", "recall", "f1"))
-            errors = f"{float(row['rotation_error']):.2f}", percent(row["translation_error"])
+            errors = number_of(row["rotation_error"], 1), number_of(row["translation_error"], 100)
             weights = f"`{weights_of(method.partition(':')[2])}`"
-            body.append([f"{title} ({row['pairs']} pairs)", weights, recall(row), *errors, *shares])
+            title = f"{dataset}, {descriptor} ({row['pairs']} pairs)"
+            body.append([title, weights, recall(row), *errors, *shares])
     columns = ("poses found, %", "RE, deg", "TE, cm", "inlier precision, %", "recall, %", "F1, %")
     return table(["", "weights", *columns], body)
 
@@ -492,23 +584,30 @@ def made_by(path: Path, before: str = "\n\n") -> str:
     return before + sentence if sentence else ""
 
 
+def slug(title: str) -> str:
+    return title.replace(" ", "-").lower()
+
+
 Table = Callable[[Results], str]
 TABLES: Mapping[str, Table] = {
     # name: what makes it, of which files in docs/results
-    "results": results,  # table1/*/summary.csv, speed/*/matches.csv
-    "commands": commands,  # run.json (or the page) beside these
-    "level": level,  # table1/*/summary.csv
-    "leads": leads,
-    "descriptors": descriptors,
-    "gpu-recall": gpu_recall,  # table1/h200/recall.csv
-    "verified": verified,  # verified/*/summary.csv
-    "kitti-scenes": partial(scenes, benchmark="kitti_fpfh"),
-    "points": points,  # table2/table2.csv
-    "fewest-points": fewest_points,
+    "results": results,  # table1/*/table1.csv, speed/*/matches.csv
+    "commands": commands,  # run.json beside these
+    "level": level,  # table1/*/table1.csv
+    **{f"recall-{slug(dataset)}": partial(recalls, dataset=dataset) for dataset in DATASETS},
+    **{f"every-{slug(dataset)}": partial(everything, dataset=dataset) for dataset in DATASETS},
+    "published": published,  # table1/*/table1.csv, published.csv
+    "predator": predator,  # table1/*/table1.csv
+    "newer-papers": newer_papers,  # table1/*/table1.csv, published.csv
+    "descriptors": descriptors,  # table1/*/table1.csv
+    "verified": verified,
+    **{f"points-{slug(name)}": partial(points, descriptor=name) for name in DESCRIPTORS},
+    "fewest-points": fewest_points,  # table2/*/table2.csv
     "ablation-search": partial(ablation, name="table3_search"),  # table3/table3_search.csv
     "ablation-networks": partial(ablation, name="table3_networks"),
     "latent-features": latent_features,  # both of table3
     "clouds": clouds,  # speed/*/clouds.csv
+    "matches": matches,  # speed/*/matches.csv
     "h200-matches": partial(speed, hardware=GPU, name="matches"),  # speed/h200/matches.csv, ...
     "h200-clouds": partial(speed, hardware=GPU, name="clouds"),
     "h200-batches": partial(speed, hardware=GPU, name="batches"),
@@ -520,7 +619,7 @@ TABLES: Mapping[str, Table] = {
     "cpu-clouds": partial(speed, hardware=CPU, name="clouds"),
     "cpu-stages": partial(stages, hardware=CPU),
     "cpu-growth": partial(growth, hardware=CPU),
-    "model": model,  # table1/*/summary.csv
+    "model": model,  # table1/*/table1.csv
     "similarity": similarity,  # figures/similarity.csv
     "ambiguity": ambiguity,  # figures/ambiguity.csv
     "theorem": theorem,  # theorem1/*/theorem1.csv
@@ -558,14 +657,21 @@ def places(text: str, document: str) -> Iterator[tuple[str, int, int]]:
 
 
 def rewritten(text: str, document: str, found: Results) -> tuple[str, list[str]]:
-    """The document with its tables made anew, and the names of those that differ."""
+    """The document with its tables made anew, and the names of those that differ.
+
+    A table that was not measured yet stays as it is.
+    """
     parts, differ, last = [], [], 0
     for name, start, end in places(text, document):
         if name not in TABLES:
             raise ResultsError(
                 f"{document}: unknown table {name!r}: expected one of {', '.join(TABLES)}"
             )
-        new = f"\n{TABLES[name](found)}\n"
+        try:
+            new = f"\n{TABLES[name](found)}\n"
+        except NotMeasuredError as error:
+            print(f"{document}: table {name!r} stays: {error}", file=sys.stderr)
+            continue
         if new != text[start:end]:
             differ.append(name)
         parts += [text[last:start], new]

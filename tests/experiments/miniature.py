@@ -42,7 +42,8 @@ def in_frame(T_world_fragment: np.ndarray, world: np.ndarray) -> np.ndarray:
 def write(root: Path) -> Path:
     """Write all of it below `root`, and return that."""
     _write_3dmatch(root / "3dmatch")
-    _write_kitti(root / "kitti" / "dev" / "03")
+    for drive in ("03", "03_20m"):
+        _write_kitti(root / "kitti" / "dev" / drive)
     return root
 
 

@@ -29,14 +29,17 @@ from vbreg.types import Registration
 QUICK = ["sm", "ransac"]
 COLUMNS = {
     "3DMatch, FPFH": "3dmatch_fpfh",
-    "3DMatch, learned": "3dmatch_learned",
-    "3DMatch, stored matches": "3dmatch_stored_matches",
     "3DLoMatch, FPFH": "3dlomatch_fpfh",
+    "KITTI 10 m, FPFH": "kitti_10_m_fpfh",
+    "KITTI 20 m, FPFH": "kitti_20_m_fpfh",
+    "3DMatch, learned": "3dmatch_learned",
     "3DLoMatch, learned": "3dlomatch_learned",
+    "KITTI 10 m, learned": "kitti_10_m_learned",
+    "KITTI 20 m, learned": "kitti_20_m_learned",
+    "3DMatch, stored matches": "3dmatch_stored_matches",
     "3DLoMatch, stored matches": "3dlomatch_stored_matches",
-    "KITTI, FPFH": "kitti_fpfh",
-    "KITTI, learned": "kitti_learned",
 }
+PAIRS = [1 if title.startswith("KITTI") else 2 for title in COLUMNS]  # every third
 
 
 def runs(output: Path) -> Runs:
@@ -87,7 +90,7 @@ def test_table1_has_every_method_on_every_benchmark(first_table: Path) -> None:
     assert [(c["column"], c["method"]) for c in cells] == [
         (column, method) for column in COLUMNS for method in QUICK
     ]
-    assert [int(c["pairs"]) for c in cells] == [2] * 12 + [1] * 4
+    assert [int(c["pairs"]) for c in cells] == [pairs for pairs in PAIRS for _ in QUICK]
     assert list(read_rows(first_table / "3dmatch_fpfh" / "problems.jsonl")) == list(NAMES[::3])
 
 
@@ -103,17 +106,16 @@ def test_a_cell_is_what_the_poses_say(first_table: Path, column: str, slug: str)
             low, value, high = (float(cell[n]) for n in (f"{name}_low", name, f"{name}_high"))
             assert low <= value <= high
         assert float(cell["seconds_median"]) > 0
+        assert float(cell["megabytes"]) >= 0
     assert recalls[1] == 1.0, "RANSAC solves these pairs"
 
 
 def test_a_cell_says_which_backend_computed_it(first_table: Path) -> None:
-    """In the predictions, in the summary of a column, and in the table."""
+    """In the predictions and in the table."""
     for slug in COLUMNS.values():
         for method in QUICK:
             rows = read_rows(table_path(first_table / slug, method)).values()
             assert {row["backend"] for row in rows} == {"cpu"}
-        summary = read_csv(first_table / slug / "summary.csv")
-        assert {row["backend"] for row in summary} == {"cpu"}
     assert {cell["backend"] for cell in read_csv(first_table / "table1.csv")} == {"cpu"}
 
 
@@ -122,7 +124,7 @@ def test_the_page_shows_the_numbers_of_the_cells(first_table: Path) -> None:
     assert page.startswith("# Table 1: every method on 3DMatch, 3DLoMatch and KITTI\n")
     assert "Made by `vbreg experiment x`" in page
     header, _, *lines = (line for line in page.splitlines() if line.startswith("|"))
-    titles = ["method", *(f"{c} ({n} pairs)" for c, n in zip(COLUMNS, "22222211", strict=True))]
+    titles = ["method", *(f"{c} ({n} pairs)" for c, n in zip(COLUMNS, PAIRS, strict=True))]
     assert [cell.strip() for cell in header.strip("|").split("|")] == titles
     shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [row[0] for row in shown] == ["SM", "RANSAC-50k"]
@@ -155,12 +157,14 @@ def test_table2_has_ever_fewer_matches(
     assert page == tmp_path / "table2.md"
     cells = read_csv(tmp_path / "table2.csv")
     assert [c["column"] for c in cells] == [
-        f"{name}, {count}" for name in tables.DESCRIBED for count in (200, 50)
+        f"3DLoMatch, {name}, {count}"
+        for name in ("FPFH", "learned", "stored matches")
+        for count in (200, 50)
     ]
     for cell in cells:
         slug = re.sub(r"\W+", "_", cell["column"]).lower()
         problems = read_rows(tmp_path / slug / "problems.jsonl").values()
-        assert {p["matches"] for p in problems} == {int(cell["column"].split(", ")[1])}
+        assert {p["matches"] for p in problems} == {int(cell["points"])}
         assert float(cell["recall"]) == pytest.approx(naive_recall(tmp_path / slug, "sm"))
         assert float(cell["lead"]) == 0.0
 
@@ -251,8 +255,112 @@ def test_every_network_of_the_table_has_its_configuration() -> None:
 
 def test_installed_methods_are_those_that_can_be_opened() -> None:
     names = tables.installed_methods()
-    assert names[0] == "vbreg"
-    assert set(names) == {name for name in METHODS if available(name)} - {"register"}
+    assert names[:2] == ["vbreg:fast", "vbreg"]
+    waiting = {name for name, entry in METHODS.items() if entry.weights}  # a table tells of these
+    assert set(names[1:]) == {name for name in METHODS if available(name)} | waiting
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A copy of vbreg without weights for FCGF and DGR."""
+    monkeypatch.setattr("vbreg.descriptors.choice.SHIPPED_FCGF", tmp_path / "fcgf.safetensors")
+    monkeypatch.setattr("vbreg.methods._WEIGHTS", tmp_path)
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_what_has_no_weights_is_left_out_with_a_sentence(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table, on the page, in the record of the run, and on the terminal."""
+    choice = tables.Choice(["3dmatch"], ["fcgf", "stored_matches"])
+    loud = replace(runs(tmp_path), quiet=False)
+    page = tables.table1(data, loud, ["sm", "dgr"], choice)
+    cells = read_csv(tmp_path / "table1.csv")
+    assert [(c["descriptor"], c["method"]) for c in cells] == [("stored matches", "sm")]
+    said = "".join(capsys.readouterr().err.split())
+    for name in ("FCGF", "DGR"):
+        sentence = f"Left out: {name}, since this copy of vbreg has no weights for it."
+        assert sentence in page.read_text()
+        assert "".join(sentence.split()) in said
+    record = json.loads((tmp_path / "run.json").read_text())["table1"]
+    assert set(record["left_out"]) == {"FCGF", "DGR"}
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_a_table_without_columns_is_an_error_that_says_why(data: Path, tmp_path: Path) -> None:
+    choice = tables.Choice(descriptors=["fcgf"])
+    with pytest.raises(VBRegError, match=r"no column is left to run\. Left out: FCGF, since"):
+        tables.table2(data, runs(tmp_path), ["sm"], choice)
+
+
+def test_fcgf_is_a_column_where_its_weights_are(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fcgf.safetensors").touch()
+    monkeypatch.setattr("vbreg.descriptors.choice.SHIPPED_FCGF", tmp_path / "fcgf.safetensors")
+    plan = tables.columns_of_table1(data)
+    assert [c.dataset for c in plan.columns if c.descriptor == "FCGF"] == [
+        *tables.INDOOR,
+        *tables.OUTDOOR,
+    ]
+    assert not plan.left_out
+
+
+def test_slow_methods_see_some_of_many_pairs_and_the_table_says_so(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lead of a slow method is over what the other did on the same pairs."""
+    monkeypatch.setattr(tables, "FEW_PAIRS", 2)
+    monkeypatch.setattr(tables, "SLOW", ("ransac",))
+    slow = replace(runs(tmp_path), every=1, every_slow=4)
+    choice = tables.Choice(["3dmatch", "kitti_10_m"], ["fpfh"])
+    page = tables.table1(data, slow, QUICK, choice)
+    cells = {(c["dataset"], c["method"]): c for c in read_csv(tmp_path / "table1.csv")}
+    pairs = {key: int(cell["pairs"]) for key, cell in cells.items()}
+    assert (pairs["3DMatch", "sm"], pairs["3DMatch", "ransac"]) == (6, 2)
+    assert pairs["KITTI 10 m", "sm"] == pairs["KITTI 10 m", "ransac"] == 2
+    folder = tmp_path / "3dmatch_fpfh"
+    truth, seen = read_rows(folder / "problems.jsonl"), NAMES[::4]
+    found = {method: read_rows(table_path(folder, method)) for method in QUICK}
+    assert list(found["ransac"]) == list(seen)
+    right = {
+        method: np.mean([naive_success(found[method][p], truth[p], False) for p in seen])
+        for method in QUICK
+    }
+    lead = float(cells["3DMatch", "ransac"]["lead"])
+    assert lead == pytest.approx(right["ransac"] - right["sm"])
+    assert re.search(r"\| RANSAC-50k \| [^|]+, 2 pairs \| [^|]+\) \|", page.read_text())
+
+
+def test_a_table_that_was_stopped_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that are done stay in the table; poses that are there are not computed again."""
+    choice = tables.Choice(["3dmatch", "3dlomatch"], ["stored_matches"])
+    calls: list[int] = []
+    call = LocalMethod.__call__
+
+    def stopped(self: LocalMethod, problem: Problem) -> Registration:
+        calls.append(1)
+        if len(calls) == 5:  # a warm-up and two pairs of the first column, one of the second
+            raise KeyboardInterrupt
+        return call(self, problem)
+
+    monkeypatch.setattr(LocalMethod, "__call__", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tables.table1(data, runs(tmp_path), ["sm"], choice)
+    assert [c["dataset"] for c in read_csv(tmp_path / "table1.csv")] == ["3DMatch"]
+    calls[:] = [1] * 5
+    tables.table1(data, runs(tmp_path), ["sm"], choice)
+    assert [c["dataset"] for c in read_csv(tmp_path / "table1.csv")] == ["3DMatch", "3DLoMatch"]
+    assert len(calls) == 5 + 2, "a warm-up and the pair that was missing"
+
+
+def test_an_unknown_part_of_a_table_is_an_error() -> None:
+    with pytest.raises(VBRegError, match="datasets eth: expected some of 3dmatch, 3dlomatch, kit"):
+        tables.Choice(datasets=["eth"])
+    with pytest.raises(VBRegError, match="descriptors sift: expected some of fpfh, learned, fcgf"):
+        tables.Choice(descriptors=["sift"])
 
 
 @pytest.mark.parametrize("name", ["3dmatch", "3DMatch", "."])

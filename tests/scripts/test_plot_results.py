@@ -1,5 +1,6 @@
 """scripts/plot_results.py: the picture of recall against time."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,14 +8,36 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "plot_results.py"
+from tests.scripts import fake_results
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "plot_results.py"
 
 
-def test_the_picture_is_drawn_from_the_csv_files(tmp_path: Path) -> None:
+def draw(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("matplotlib", reason="vbreg[plots]")
-    output = tmp_path / "images" / "results.png"
-    command = [sys.executable, "-W", "error", SCRIPT, "--output", output]
-    run = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-W", "error", SCRIPT, "--root", root, "--output", output]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Times that were measured, and nothing else."""
+    shutil.copytree(ROOT / "docs/results/speed", tmp_path / "docs/results/speed")
+    return tmp_path
+
+
+def test_the_picture_is_drawn_from_the_csv_files(root: Path) -> None:
+    fake_results.write(root / "docs/results", "table1")
+    output = root / "images" / "results.png"
+    run = draw(root, output)
     assert run.returncode == 0, run.stderr
     with Image.open(output) as picture:
-        assert picture.width > 2 * picture.height  # two panels side by side
+        assert picture.width > picture.height > 800  # two rows of two panels
+
+
+def test_without_table_1_the_picture_stays_as_it_is(root: Path) -> None:
+    run = draw(root, root / "results.png")
+    assert run.returncode == 0, run.stderr
+    assert "stays: no file" in run.stdout
+    assert not (root / "results.png").exists()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import fake_results
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "write_tables.py"
 CARD = Path("src/vbreg/weights/MODEL_CARD.md")
@@ -28,6 +30,9 @@ def tree(tmp_path: Path) -> Path:
             copy = tmp_path / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
+    for table in ("table1", "table2"):
+        fake_results.write(tmp_path / "docs" / "results", table)
+    assert run(tmp_path).returncode == 0  # the documents show what the copy has
     return tmp_path
 
 
@@ -58,10 +63,10 @@ def test_every_table_is_shown_somewhere(tree: Path) -> None:
 
 def test_a_changed_number_is_noticed_and_written(tree: Path) -> None:
     def change(row: dict[str, str]) -> dict[str, str]:
-        first = row["method"] == "vbreg:fast" and row["scene"] == "all"
-        return {**row, "recall": "0.123", "pairs": "77"} if first else row
+        first = row["method"] == "vbreg:fast" and row["column"] == "3DMatch, FPFH"
+        return {**row, "recall": "0.123", "pairs": "777"} if first else row
 
-    edit_csv(tree / "docs/results/table1/3dmatch_fpfh/summary.csv", change)
+    edit_csv(tree / "docs/results/table1/made_up/table1.csv", change)
     before = (tree / "README.md").read_text()
     checked = run(tree, "--check")
     assert checked.returncode == 1
@@ -73,8 +78,36 @@ def test_a_changed_number_is_noticed_and_written(tree: Path) -> None:
     assert run(tree).returncode == 0
     after = (tree / "README.md").read_text()
     assert "12.3 (" in after
-    assert "3DMatch (77 pairs)" in after
+    assert "3DMatch FPFH (777)" in after
     assert run(tree, "--check").returncode == 0
+
+
+def test_every_row_is_shown_with_its_own_number_of_pairs(tree: Path) -> None:
+    """A slow method saw fewer than the others, and each table of recall says so."""
+    readme, page = ((tree / name).read_text() for name in ("README.md", "docs/results/README.md"))
+    assert "| MAC | 50.0 † |" in readme
+    assert "† Slow, and so seen on fewer pairs" in readme
+    assert "| MAC | 50.0 (40.0 .. 60.0), 25 pairs |" in page
+    assert "| SC2-PCR | 50.0 (40.0 .. 60.0) |" in page
+
+
+def test_a_gpu_goes_before_a_cpu(tree: Path) -> None:
+    """Where a cell was measured twice, the other fills the gaps alone."""
+    fake_results.write(tree / "docs/results", "table1", "more", ("sc2pcr", "fgr"), "cpu", 0.25)
+    assert run(tree).returncode == 0
+    page = (tree / "docs/results/README.md").read_text()
+    assert "| SC2-PCR | 50.0 (" in page
+    assert "| FGR (Open3D) | 25.0 (" in page
+
+
+def test_numbers_of_papers_stand_beside_ours(tree: Path) -> None:
+    with (tree / "docs/results/published.csv").open(newline="") as file:
+        papers = {(r["method"], r["dataset"], r["descriptor"]): r for r in csv.DictReader(file)}
+    row = papers["sc2pcr", "3DMatch", "FPFH"]
+    errors = f"{row['rotation_error']} deg, {row['translation_error']} cm"
+    line = f"| SC2-PCR | {float(row['recall']):.1f}; {errors} | 50.0; 2.00 deg, 6.00 cm |"
+    assert line in (tree / "docs/results/README.md").read_text()
+    assert all(row["source"] for row in papers.values())
 
 
 def test_the_backend_is_shown_where_a_file_has_it(tree: Path) -> None:
@@ -82,27 +115,14 @@ def test_the_backend_is_shown_where_a_file_has_it(tree: Path) -> None:
     for name in ("matches", "clouds", "stages", "growth"):
         edit_csv(speed / f"{name}.csv", lambda row: {**row, "backend": "triton"})
     assert run(tree).returncode == 0
-    page = (tree / "docs/speed.md").read_text()
+    page = (tree / "docs/measurements.md").read_text()
     assert "matches, backend triton |" in page
     assert page.count("| triton |") > 5
 
 
-def test_what_ran_on_a_gpu_alone_is_marked(tree: Path) -> None:
-    def change(row: dict[str, str]) -> dict[str, str]:
-        mine = row["method"] == "mac" and row["benchmark"] == "3dmatch_fpfh"
-        return {**row, "found": "82"} if mine else row
-
-    edit_csv(tree / "docs/results/table1/h200/recall.csv", change)
-    assert run(tree).returncode == 0
-    readme, page = ((tree / name).read_text() for name in ("README.md", "docs/results/README.md"))
-    assert "| MAC | 10.0 † |" in readme
-    assert "† Run on NVIDIA H200 only" in readme
-    assert "| MAC | 10.0 |" in page
-
-
 def test_the_run_beside_a_file_is_named(tree: Path) -> None:
     about = {"command": "vbreg benchmark mine", "device": "4 CPU cores, arm64", "commit": "abc1234"}
-    (tree / "docs/results/table1/3dmatch_fpfh/run.json").write_text(json.dumps(about))
+    (tree / "docs/results/table1/made_up/run.json").write_text(json.dumps({"table1": about}))
     speed = {"matches": {**about, "command": "python benchmarks/speed.py mine"}}
     (tree / "docs/results/speed/cpu/run.json").write_text(json.dumps(speed))
     assert run(tree).returncode == 0
@@ -133,7 +153,16 @@ def test_a_wrong_marker_is_an_error(tree: Path, text: str, message: str) -> None
 
 
 def test_a_missing_file_is_an_error(tree: Path) -> None:
-    (tree / "docs/results/table2/table2.csv").unlink()
+    (tree / "docs/results/table3/table3_search.csv").unlink()
     found = run(tree, "--check")
     assert found.returncode == 2
-    assert "table2.csv" in found.stderr
+    assert "table3_search.csv" in found.stderr
+
+
+def test_a_table_that_is_still_to_be_measured_stays_as_it_is(tree: Path) -> None:
+    before = (tree / "docs/results/README.md").read_text()
+    shutil.rmtree(tree / "docs/results/table2/made_up")
+    found = run(tree)
+    assert found.returncode == 0
+    assert "table 'points-fpfh' stays: no file" in found.stderr
+    assert (tree / "docs/results/README.md").read_text() == before

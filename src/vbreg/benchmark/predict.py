@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -21,12 +22,14 @@ from vbreg.backends.devices import choose_device, device_name
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import (
+    DescribedClouds,
     Labelled,
     Settings,
     descriptor_identity,
     open_sequence,
     problem_source,
 )
+from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
@@ -38,21 +41,67 @@ MATCH_FIELDS = (
     "matches",
     "labels",
 )  # of a problem's row; another machine's rounding may change some
+MAX_TOGETHER = 8  # neighbouring pairs that a process gets at a time
 Opener = Callable[[torch.device], Method]
 Successes = Mapping[str, bool]  # by method
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know to solve any pair. It goes to other processes: no open files."""
+    """The pairs of one benchmark, and the folder for their poses.
+
+    It goes to other processes: no open files.
+    """
 
     settings: Settings
-    methods: Mapping[str, Opener]
     output: Path
     root: Path | None
-    device: str
     pairs: Sequence[str]  # that are asked for
+    methods: Sequence[str]  # by the names of their openers
+    strides: Mapping[str, int] = field(default_factory=dict)  # methods that see every n-th alone
+
+    @staticmethod
+    def of(
+        settings: Settings,
+        methods: Sequence[str],
+        output: Path,
+        *,
+        root: Path | None = None,
+        limit: int | None = None,
+        every: int = 1,
+        scenes: Sequence[str] | None = None,
+    ) -> Job:
+        """Choose the pairs; none, or no methods, is an error."""
+        pairs = open_sequence(settings, root).select(limit=limit, every=every, scenes=scenes)
+        if not len(pairs):
+            raise VBRegError(
+                f"no pairs of {settings.dataset} are left to run; check --limit, --scenes"
+            )
+        if not methods:
+            raise VBRegError("no methods; name some, say vbreg,sc2pcr (`vbreg methods` lists them)")
+        return Job(settings, output, root, list(pairs.names), list(methods))
+
+    def pairs_of(self, method: str) -> Sequence[str]:
+        """Return the pairs that a method sees."""
+        return self.pairs[:: self.strides.get(method, 1)]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What all jobs of a run have in common."""
+
+    openers: Mapping[str, Opener]
+    device: str
     timed: bool  # several processes on one machine slow each other down, so their times say nothing
+
+
+def openers_of(methods: Sequence[str] | Mapping[str, Opener]) -> Mapping[str, Opener]:
+    """Return what opens each method on a device; an unknown name is an error."""
+    if isinstance(methods, Mapping):
+        return methods
+    for name in methods:
+        available(name.partition(":")[0])
+    return {name: partial(open_method, name) for name in methods}
 
 
 def predict(
@@ -74,46 +123,60 @@ def predict(
     `limit`, `every` and `scenes` choose among the pairs, and may change from run to run. Several
     `workers` are processes that share the pairs: sooner done, but times are left out.
     """
+    openers = openers_of(methods)  # an unknown one is told before the pairs are looked for
+    job = Job.of(
+        settings, list(openers), output, root=root, limit=limit, every=every, scenes=scenes
+    )
+    for _ in predict_all([job], openers, device=device, workers=workers, quiet=quiet):
+        pass
+    return list(job.pairs)
+
+
+def predict_all(
+    jobs: Sequence[Job],
+    openers: Mapping[str, Opener],
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    quiet: bool = False,
+) -> Iterator[Job]:
+    """Write the poses of all jobs where they are missing, and yield each job when it is done.
+
+    Processes are started once and open each method once, whatever the number of jobs.
+    """
     if workers < 1:
         raise VBRegError(f"workers {workers}: expected a number of processes, at least 1")
-    if not isinstance(methods, Mapping):
-        for name in methods:  # an unknown one is told before the pairs are looked for
-            available(name.partition(":")[0])
-    pairs = open_sequence(settings, root).select(limit=limit, every=every, scenes=scenes)
-    if not len(pairs):
-        raise VBRegError(f"no pairs of {settings.dataset} are left to run; check --limit, --scenes")
-    if not methods:
-        raise VBRegError("no methods; name some, say vbreg,sc2pcr (`vbreg methods` lists them)")
-    openers = (
-        methods
-        if isinstance(methods, Mapping)
-        else {name: partial(open_method, name) for name in methods}
-    )
-    names = list(pairs.names)
-    job = Job(settings, openers, output, root, device, names, timed=workers == 1)
-    good = dict.fromkeys(openers, 0)
+    found = _solved(jobs, Tools(openers, device, timed=workers == 1), workers)
     with progress_bar(quiet) as bar:
-        task = bar.add_task(settings.dataset, total=len(names), told="")
-        for done, found in enumerate(_solved(job, workers), start=1):
-            for method, success in found.items():
-                good[method] += success
-            rates = (f"{m} {100 * count / done:.1f}" for m, count in good.items())
-            bar.update(task, advance=1, told="recall " + "  ".join(rates))
-    return names
+        for job in jobs:
+            seen, right = dict.fromkeys(job.methods, 0), dict.fromkeys(job.methods, 0)
+            task = bar.add_task(job.output.name, total=len(job.pairs), told="")
+            for successes in itertools.islice(found, len(job.pairs)):
+                for method, success in successes.items():
+                    seen[method] += 1
+                    right[method] += success
+                rates = (f"{m} {100 * right[m] / n:.1f}" for m, n in seen.items() if n)
+                bar.update(task, advance=1, told="recall " + "  ".join(rates))
+            yield job
 
 
-def _solved(job: Job, workers: int) -> Iterator[Successes]:
-    """Yield for pair after pair which methods were right, solved by this process or by several."""
+def _solved(jobs: Sequence[Job], tools: Tools, workers: int) -> Iterator[Successes]:
+    """Yield for pair after pair which methods were right, solved by this process or by several.
+
+    Processes get a few neighbouring pairs at a time, which have clouds in common.
+    """
+    tasks = [(k, name) for k, job in enumerate(jobs) for name in job.pairs]
     if workers == 1:
-        worker = _Worker(job, nullcontext())
-        yield from (worker.solve(name) for name in job.pairs)
+        worker = _Worker(jobs, tools, nullcontext())
+        yield from (worker.solve(*task) for task in tasks)
         return
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
     with ProcessPoolExecutor(
-        workers, spawn, initializer=_start, initargs=(job, spawn.Lock(), workers)
+        workers, spawn, initializer=_start, initargs=(jobs, tools, spawn.Lock(), workers)
     ) as pool:
+        together = min(MAX_TOGETHER, max(1, len(tasks) // (4 * workers)))
         try:
-            yield from pool.map(_solve, job.pairs)
+            yield from pool.map(_solve, tasks, chunksize=together)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -121,15 +184,18 @@ def _solved(job: Job, workers: int) -> Iterator[Successes]:
 class _Process:
     """What a worker process is started with, and the worker it makes of it for its first pair."""
 
-    job: Job
+    jobs: Sequence[Job]
+    tools: Tools
     lock: AbstractContextManager[Any]
     worker: _Worker | None = None
 
 
-def _start(job: Job, lock: AbstractContextManager[Any], workers: int) -> None:
+def _start(
+    jobs: Sequence[Job], tools: Tools, lock: AbstractContextManager[Any], workers: int
+) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     Thread(target=_end_with_parent, daemon=True).start()
-    _Process.job, _Process.lock = job, lock
+    _Process.jobs, _Process.tools, _Process.lock = jobs, tools, lock
 
 
 def _end_with_parent() -> None:
@@ -140,10 +206,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _solve(name: str) -> Successes:
+def _solve(task: tuple[int, str]) -> Successes:
     if _Process.worker is None:  # here, and not in `_start`, so that errors reach the caller
-        _Process.worker = _Worker(_Process.job, _Process.lock)
-    return _Process.worker.solve(name)
+        _Process.worker = _Worker(_Process.jobs, _Process.tools, _Process.lock)
+    return _Process.worker.solve(*task)
 
 
 def table_path(output: Path, method: str) -> Path:
@@ -158,48 +224,93 @@ def identity(name: str, method: Method, device: torch.device) -> dict[str, Any]:
     return {"method": name, "weights": getattr(method, "fingerprint", None), "device": here}
 
 
+@dataclass(frozen=True, eq=False)
+class _Folder:
+    """The open files of a job."""
+
+    settings: Settings
+    pairs: PairSequence
+    places: Mapping[str, int]  # of the pairs by their names
+    source: Callable[[Pair], Problem]
+    problems: Table
+    tables: Mapping[str, Table]  # by method
+    seen: Mapping[str, frozenset[str]]  # pairs by method
+
+
 class _Worker:
     """Solves what is missing of a pair. `lock` is held while a file is opened or written."""
 
-    def __init__(self, job: Job, lock: AbstractContextManager[Any]) -> None:
-        self.settings, self.timed, self.lock = job.settings, job.timed, lock
-        self.device = choose_device(job.device)
-        self.pairs = open_sequence(job.settings, job.root)
-        self.places = {name: k for k, name in enumerate(self.pairs.names)}
-        self.source = problem_source(job.settings, job.root, self.device)
-        self.methods = {name: open_(self.device) for name, open_ in job.methods.items()}
+    def __init__(
+        self, jobs: Sequence[Job], tools: Tools, lock: AbstractContextManager[Any]
+    ) -> None:
+        self.jobs, self.openers, self.timed, self.lock = jobs, tools.openers, tools.timed, lock
+        self.device = choose_device(tools.device)
+        self.methods: dict[str, Method] = {}
         self.warm: set[str] = set()
-        header = {"settings": job.settings.to_dict(), **descriptor_identity(job.settings)}
-        with lock:
-            self.problems = Table(job.output / PROBLEMS, header)
-            self.tables = {
-                name: Table(
-                    table_path(job.output, name),
-                    {**header, **identity(name, method, self.device)},
-                    whole=job.pairs,
-                )
-                for name, method in self.methods.items()
-            }
+        self.clouds: tuple[Path | None, DescribedClouds] | None = None
+        self.folder: tuple[int, _Folder] | None = None
 
-    def solve(self, name: str) -> Successes:
-        missing = [m for m, table in self.tables.items() if name not in table]
-        if missing or name not in self.problems:
-            pair = self.pairs[self.places[name]]
-            problem = self.source(pair)
+    def solve(self, number: int, name: str) -> Successes:
+        """Return for the methods that see a pair of a job whether they are right."""
+        if self.folder is None or self.folder[0] != number:  # jobs come one after the other
+            self.folder = number, self._open(self.jobs[number])
+        folder = self.folder[1]
+        tables = {m: folder.tables[m] for m, seen in folder.seen.items() if name in seen}
+        missing = [m for m, table in tables.items() if name not in table]
+        if missing or name not in folder.problems:
+            pair = folder.pairs[folder.places[name]]
+            problem = folder.source(pair)
             row = _problem_row(Labelled.of(pair, problem))
-            if name not in self.problems:
-                self._add(self.problems, row)
-            known = self.problems[name]
+            if name not in folder.problems:
+                self._add(folder.problems, row)
+            known = folder.problems[name]
             differs = {k: row[k] for k in MATCH_FIELDS if row[k] != known[k]}
             for method in missing:
                 answer = self._answer(method, problem)
-                self._add(self.tables[method], {"pair": name, **answer, **differs})
-        truth = _pose(self.problems[name]["T_target_source"])
-        bounds = self.settings.rotation, self.settings.translation
+                self._add(tables[method], {"pair": name, **answer, **differs})
+        truth = _pose(folder.problems[name]["T_target_source"])
+        bounds = folder.settings.rotation, folder.settings.translation
         return {
             method: bool(pose_error(_pose(t[name]["T_target_source"]), truth).success(*bounds))
-            for method, t in self.tables.items()
+            for method, t in tables.items()
         }
+
+    def _open(self, job: Job) -> _Folder:
+        settings = job.settings
+        for method in job.methods:
+            if method not in self.methods:
+                self.methods[method] = self.openers[method](self.device)
+        header = {"settings": settings.to_dict(), **descriptor_identity(settings)}
+        pairs = open_sequence(settings, job.root)
+        with self.lock:
+            problems = Table(job.output / PROBLEMS, header)
+            tables = {
+                name: Table(
+                    table_path(job.output, name),
+                    {**header, **identity(name, self.methods[name], self.device)},
+                    whole=job.pairs_of(name),
+                )
+                for name in job.methods
+            }
+        return _Folder(
+            settings,
+            pairs,
+            {name: k for k, name in enumerate(pairs.names)},
+            problem_source(settings, job.root, self.device, self._clouds(job)),
+            problems,
+            tables,
+            {method: frozenset(job.pairs_of(method)) for method in job.methods},
+        )
+
+    def _clouds(self, job: Job) -> DescribedClouds:
+        """Return where described clouds are kept: those of the job before, where they serve."""
+        if (
+            self.clouds is None
+            or self.clouds[0] != job.root
+            or not self.clouds[1].serves(job.settings)
+        ):
+            self.clouds = job.root, DescribedClouds(job.settings, self.device)
+        return self.clouds[1]
 
     def _add(self, table: Table, row: dict[str, Any]) -> None:
         with self.lock:

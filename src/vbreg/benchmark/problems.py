@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +19,16 @@ from vbreg.datasets.sampling import pair_seed, sample_rows
 from vbreg.descriptors import DESCRIPTORS, MatchingName, descriptor_named, is_computed
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
-from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, Keypoints, describe, match_clouds
+from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
 from vbreg.methods import Problem
 from vbreg.metrics import right_matches
 from vbreg.scale import VOXEL_SIZES, Scale
-from vbreg.types import Bool, Float64, Int64
+from vbreg.types import Bool, Int64
 
 STORED = "npz"  # "npz:fcgf" reads the descriptors that other projects keep beside the clouds
 MATCHES = "matches"  # "matches:learned" reads the matches in the folder learned_matches
-MAX_DESCRIBED_CLOUDS = 512  # kept in memory: a cloud belongs to many pairs
+MAX_DESCRIBED_CLOUDS = 512  # kept in memory
+CloudKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -111,46 +112,79 @@ def descriptor_identity(settings: Settings) -> dict[str, Any]:
     return {} if fingerprint is None else {"descriptor_weights": fingerprint}
 
 
+class DescribedClouds:
+    """Describes clouds in one way. A cloud belongs to many pairs and is described once."""
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        self.settings = settings
+        self.device = device
+        self.described: OrderedDict[CloudKey, DescribedCloud] = OrderedDict()
+
+    def serves(self, settings: Settings) -> bool:
+        """Tell whether benchmarks with these settings and the same root can share the clouds."""
+        return _describing(settings) == _describing(self.settings)
+
+    def of(self, pair: Pair) -> tuple[DescribedCloud, DescribedCloud]:
+        """Return both clouds of a pair."""
+        return self._cloud(pair, 0), self._cloud(pair, 1)
+
+    def _cloud(self, pair: Pair, end: Literal[0, 1]) -> DescribedCloud:
+        key = (pair.scene, pair.ids[end]) if pair.ids else (pair.name, end)
+        if self.settings.dataset == "kitti":
+            key = (f"{pair.name} {end}", 0)  # frames are stored anew for each pair
+        if key not in self.described:
+            points = pair.target if end else pair.source
+            self.described[key] = describe(
+                LocalCloud.of(points, key[0]),
+                self.settings.scale,
+                descriptor=descriptor_named(self.settings.descriptor),
+                keypoints="all" if _all_keypoints(self.settings) else None,
+                viewpoint=self.settings.viewpoint,
+                device=self.device,
+            )
+            if len(self.described) > MAX_DESCRIBED_CLOUDS:
+                self.described.popitem(last=False)
+        self.described.move_to_end(key)
+        return self.described[key]
+
+
+def _all_keypoints(settings: Settings) -> bool:
+    return settings.points is not None or not settings.as_register
+
+
+def _describing(settings: Settings) -> tuple[object, ...]:
+    """Return what decides how a cloud is described; both lists of 3DMatch have the same clouds."""
+    dataset = "3dmatch" if settings.dataset == "3dlomatch" else settings.dataset
+    return (
+        dataset,
+        settings.descriptor,
+        settings.voxel_size,
+        settings.viewpoint,
+        settings.turned,
+        _all_keypoints(settings),
+    )
+
+
 def problem_source(
-    settings: Settings, root: Path | None, device: torch.device
+    settings: Settings,
+    root: Path | None,
+    device: torch.device,
+    clouds: DescribedClouds | None = None,
 ) -> Callable[[Pair], Problem]:
-    """Return what makes the problem of a pair; a cloud is described once."""
+    """Return what makes the problem of a pair.
+
+    `clouds` of another benchmark on the same root are used where they serve this one, too.
+    """
     kind, _, stored = settings.descriptor.partition(":")
     if kind == MATCHES:
         assert root is not None, "open_sequence asks for it"
         return lambda pair: _given_problem(pair, settings, root, stored)
-    compute = None if kind == STORED else descriptor_named(settings.descriptor)
-    clouds: dict[tuple[str, int], Float64] = {}
-
-    @lru_cache(maxsize=MAX_DESCRIBED_CLOUDS)
-    def described(key: tuple[str, int]) -> DescribedCloud:
-        assert compute is not None, "stored descriptors come with their pairs"
-        cloud = LocalCloud.of(clouds.pop(key), key[0])
-        every = settings.points is not None or not settings.as_register
-        count: Keypoints | None = "all" if every else None
-        return describe(
-            cloud,
-            settings.scale,
-            descriptor=compute,
-            keypoints=count,
-            viewpoint=settings.viewpoint,
-            device=device,
-        )
-
-    def problem(pair: Pair) -> Problem:
-        if pair.descriptors is not None:
-            return problem_of(stored_clouds(pair, device), pair, settings)
-        ends = []
-        for k, cloud in enumerate((pair.source, pair.target)):
-            key = (pair.scene, pair.ids[k]) if pair.ids else (pair.name, k)
-            if settings.dataset == "kitti":
-                key = (f"{pair.name} {k}", 0)  # frames are stored anew for each pair
-            clouds[key] = cloud
-            ends.append(described(key))
-            clouds.pop(key, None)  # where it was described before
-        return problem_of((ends[0], ends[1]), pair, settings)
-
-    return problem
+    if kind == STORED:
+        return lambda pair: problem_of(stored_clouds(pair, device), pair, settings)
+    if clouds is None or not clouds.serves(settings):
+        clouds = DescribedClouds(settings, device)
+    chosen = clouds
+    return lambda pair: problem_of(chosen.of(pair), pair, settings)
 
 
 def stored_clouds(pair: Pair, device: torch.device) -> tuple[DescribedCloud, DescribedCloud]:

@@ -104,6 +104,8 @@ def _cells(value: Any) -> list[Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
+    if value is None:
+        return ""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return value

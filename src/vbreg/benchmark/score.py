@@ -67,6 +67,7 @@ class Summary:
     lead: Interval  # recall minus that of another method, on the same resamples
     rotation_error: float
     translation_error: float
+    rmse_pairs: int  # that Predator's protocol counts: those of consecutive fragments are left out
     rmse_recall: float  # Predator's protocol, mean over scenes; nan where it cannot be told
     inlier_ratio: float  # of the matches, as the next three a mean over pairs
     inlier_precision: float
@@ -151,16 +152,20 @@ def title_of(method: str) -> str:
 
 
 def summarise(
-    rows: Sequence[Row], seed: int = 0, over: Mapping[str, str] | None = None
+    rows: Sequence[Row],
+    seed: int = 0,
+    over: Mapping[str, str] | None = None,
+    *,
+    scenes: bool = True,
 ) -> list[Summary]:
-    """Summarise every method on all pairs, and on each scene.
+    """Summarise every method on all pairs, and on each scene where these are asked for.
 
     `over` names the method to lead over; it is the first where nothing is said.
     """
-    scenes = sorted({row.scene for row in rows})
+    names = sorted({row.scene for row in rows})
     groups = [("all", list(rows))]
-    if len(scenes) > 1:
-        groups += [(scene, [row for row in rows if row.scene == scene]) for scene in scenes]
+    if scenes and len(names) > 1:
+        groups += [(scene, [row for row in rows if row.scene == scene]) for scene in names]
     return [
         summary for name, group in groups for summary in _summaries(name, group, seed, over or {})
     ]
@@ -199,6 +204,7 @@ def _summary(
         lead=_interval(hits[k].mean() - hits[other].mean(), samples[k] - samples[other]),
         rotation_error=_mean([row.rotation_error for row in good]),
         translation_error=_mean([row.translation_error for row in good]),
+        rmse_pairs=sum(row.rmse_counts for row in rows),
         rmse_recall=_rmse_recall(rows),
         inlier_ratio=_mean([row.inlier_ratio for row in rows]),
         inlier_precision=_mean([row.inlier_precision for row in rows]),

@@ -21,7 +21,8 @@ from vbreg.cli.console import print_row, stdout_console
 from vbreg.errors import VBRegError
 
 EXAMPLES = examples(
-    "vbreg experiment table1 --root DATA -o out/table1",
+    "vbreg experiment table1 --root DATA -o out/table1 --every-slow 8 --workers 15",
+    "vbreg experiment table1 --root DATA -o out/table1 --datasets 3dlomatch --descriptors fpfh",
     "vbreg experiment table2 --root DATA -o out/table2 --methods vbreg,sc2pcr --every 4",
     "vbreg experiment table3 --root DATA -o out/table3 --weights runs/ablation",
     "vbreg experiment theorem1 --root DATA -o out/theorem1 --every 10",
@@ -43,6 +44,28 @@ RootOption = Annotated[
 MethodsOption = Annotated[
     str | None, typer.Option(help="For table1 and table2; left out: all that are installed.")
 ]
+DatasetsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="For table1: some of 3dmatch, 3dlomatch, kitti_10_m and kitti_20_m, with commas "
+        "between."
+    ),
+]
+DescriptorsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="For table1 and table2: some of fpfh, learned, fcgf and stored_matches, with commas "
+        "between."
+    ),
+]
+EverySlowOption = Annotated[
+    int,
+    typer.Option(
+        help="For table1 and table2: of these pairs every n-th, for MAC, TEASER++ and TR_DE, "
+        "where there are more than 200.",
+        min=1,
+    ),
+]
 WeightsOption = Annotated[
     Path | None, typer.Option(help="For table3: folder of the networks of configs/ablation.")
 ]
@@ -61,9 +84,12 @@ def experiment(
     output: OutputOption,
     root: RootOption,
     methods: MethodsOption = None,
+    datasets: DatasetsOption = None,
+    descriptors: DescriptorsOption = None,
     weights: WeightsOption = None,
     training: TrainingOption = None,
     every: EveryOption = 1,
+    every_slow: EverySlowOption = 1,
     seed: SamplingSeedOption = 0,
     workers: WorkersOption = 1,
     device: DeviceOption = "auto",
@@ -71,13 +97,14 @@ def experiment(
 ) -> None:
     """Repeat an experiment of the paper. Tables go on where they were stopped."""
     from vbreg.experiments.recipes import run
-    from vbreg.experiments.tables import Runs
+    from vbreg.experiments.tables import Choice, Runs
 
     page = run(
         name,
         root,
-        Runs(output, command_line(context), device, every, seed, workers, quiet),
+        Runs(output, command_line(context), device, every, every_slow, seed, workers, quiet),
         methods=methods.split(",") if methods else None,
+        choice=Choice(*(text.split(",") if text else None for text in (datasets, descriptors))),
         weights=weights,
         training=_named_folders(training or []),
     )

@@ -12,6 +12,7 @@ from vbreg.descriptors.choice import (
     OwnDescriptor,
     descriptor_named,
     is_computed,
+    is_shipped,
 )
 from vbreg.descriptors.fpfh import fpfh
 from vbreg.descriptors.prepared import ThinnedCloud
@@ -27,4 +28,5 @@ __all__ = [
     "descriptor_named",
     "fpfh",
     "is_computed",
+    "is_shipped",
 ]

@@ -107,6 +107,14 @@ def is_computed(choice: str) -> bool:
     return choice in DESCRIPTORS or choice.endswith((WEIGHTS_SUFFIX, CHECKPOINT_SUFFIX))
 
 
+def is_shipped(choice: str) -> bool:
+    """Tell whether a descriptor can be used without weights of the user's own.
+
+    What is stored beside the clouds, or named by a file, can be.
+    """
+    return choice != "fcgf" or SHIPPED_FCGF.is_file()
+
+
 def descriptor_named(choice: DescriptorChoice) -> Descriptor:
     """Return the descriptor of that name or weights file, or that of a function."""
     if isinstance(choice, Descriptor):

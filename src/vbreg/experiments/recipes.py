@@ -22,21 +22,23 @@ def run(
     runs: Runs,
     *,
     methods: Sequence[str] | None = None,
+    choice: tables.Choice = tables.EVERYTHING,
     weights: Path | None = None,
     training: Mapping[str, Sequence[Path]] | None = None,
 ) -> Path:
     """Run an experiment of the paper, and return the path of its page, or of its folder.
 
     `methods` are for table1, table2 and figures (left out: all that are installed, or a few),
+    `choice` is the part of table1 or table2 that is asked for,
     `weights` is the folder of trained ablations for table3, `training` the logs for figures.
     """
     if name not in NAMES:
         raise VBRegError(f"no experiment {name!r}; choose from {', '.join(NAMES)}")
     runs.output.mkdir(parents=True, exist_ok=True)
     if name == "table1":
-        return tables.table1(root, runs, methods or tables.installed_methods())
+        return tables.table1(root, runs, methods or tables.installed_methods(), choice)
     if name == "table2":
-        return tables.table2(root, runs, methods or tables.installed_methods())
+        return tables.table2(root, runs, methods or tables.installed_methods(), choice)
     if name == "table3":
         return tables.table3(root, runs, weights)
     if name == "figures":

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from vbreg import pretrained
-from vbreg.benchmark.predict import Opener, predict
-from vbreg.benchmark.problems import Settings
-from vbreg.benchmark.report import describe_run, machine, write_csv, write_report
+from vbreg.benchmark.predict import Job, Opener, openers_of, predict_all
+from vbreg.benchmark.problems import Settings, open_sequence
+from vbreg.benchmark.report import describe_run, machine, write_csv
 from vbreg.benchmark.score import Interval, Summary, score, summarise, title_of
+from vbreg.descriptors import is_shipped
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
 from vbreg.methods import METHODS, Method, available, open_method
@@ -25,7 +28,19 @@ from vbreg.voting import VotingConfig
 
 POINTS = (5000, 2500, 1000, 500, 250)
 STORED_MATCHES = "matches:learned"
-DESCRIBED = {"FPFH": "fpfh", "learned": "learned", "stored matches": STORED_MATCHES}
+DESCRIBED = {
+    "FPFH": "fpfh",
+    "learned": "learned",
+    "FCGF": "fcgf",
+    "stored matches": STORED_MATCHES,
+}
+INDOOR = {"3DMatch": "3dmatch", "3DLoMatch": "3dlomatch"}
+OUTDOOR = ("KITTI 10 m", "KITTI 20 m")
+FAR_DRIVE = "_20m"  # how folders of pairs 20 m apart end; the pairs of all others are 10 m apart
+REFERENCE = "vbreg:fast"  # what methods are compared with, where it runs
+SLOW = ("mac", "teaser", "teaser-official", "trde")  # a few tenths of a second a pair, or more
+FEW_PAIRS = 200  # of a column; up to so many, slow methods see all
+LOOK_AT_CLOUDS = ("register", "sc2pcr++")  # without clouds these are `vbreg:fast` and `sc2pcr`
 ABLATION = "configs/ablation"
 NETWORKS = {
     "sc_xyz": "SCNonlocal, xyz",
@@ -40,18 +55,40 @@ NETWORKS = {
 }
 
 
+def slug_of(title: str) -> str:
+    """Return a title as the name of a folder, or of a choice on the command line."""
+    return re.sub(r"[^\w]+", "_", title).strip("_").lower()
+
+
 @dataclass(frozen=True)
 class Column:
     """One benchmark of a table."""
 
-    title: str
+    dataset: str  # as printed
+    descriptor: str  # as printed
     settings: Settings
     root: Path
+    scenes: tuple[str, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        """Return the data set, the descriptor and, where they are sampled, how many points."""
+        points = self.settings.points
+        return ", ".join([self.dataset, self.descriptor, *([str(points)] if points else [])])
 
     @property
     def slug(self) -> str:
         """Return the title as the name of a folder."""
-        return re.sub(r"[^\w]+", "_", self.title).strip("_").lower()
+        return slug_of(self.title)
+
+    def runs(self, method: str) -> bool:
+        """Tell whether a method has something of its own to show here."""
+        name = method.partition(":")[0]
+        if name in METHODS and METHODS[name].needs == "clouds":  # it makes its own matches
+            return self.settings.descriptor == "fpfh" and self.settings.points is None
+        if self.settings.descriptor == STORED_MATCHES:
+            return name not in LOOK_AT_CLOUDS
+        return name != "register" or self.settings.points is None
 
 
 @dataclass(frozen=True)
@@ -62,9 +99,47 @@ class Runs:
     command: str
     device: str = "auto"
     every: int = 1
+    every_slow: int = 1  # of these pairs, for the methods in `SLOW`
     seed: int = 0
     workers: int = 1
     quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The part of a table that is asked for; None is all."""
+
+    datasets: Sequence[str] | None = None  # by slug: 3dmatch, kitti_10_m, ...
+    descriptors: Sequence[str] | None = None  # fpfh, stored_matches, ...
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("datasets", [*INDOOR, *OUTDOOR]),
+            ("descriptors", list(DESCRIBED)),
+        ):
+            slugs = [slug_of(title) for title in known]
+            if unknown := sorted(set(getattr(self, name) or ()) - set(slugs)):
+                raise VBRegError(
+                    f"{name} {', '.join(unknown)}: expected some of {', '.join(slugs)}"
+                )
+
+    def has(self, *, dataset: str, descriptor: str) -> bool:
+        """Tell whether a column is asked for, by the titles of both."""
+        return (self.datasets is None or slug_of(dataset) in self.datasets) and (
+            self.descriptors is None or slug_of(descriptor) in self.descriptors
+        )
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """The columns of a table, and why others are left out."""
+
+    columns: Sequence[Column]
+    left_out: Mapping[str, str]  # why, by title
+
+    def sentences(self) -> list[str]:
+        """Return what is left out and why, in words."""
+        return [f"Left out: {name}, since {why}." for name, why in self.left_out.items()]
 
 
 @dataclass(frozen=True)
@@ -72,56 +147,96 @@ class Cell:
     """A row of a table's CSV: one method on one benchmark."""
 
     column: str
+    dataset: str
+    descriptor: str
+    points: int | None
     method: str
     pairs: int
     recall: Interval
+    over: str  # the method that the lead is over, on the same pairs
     lead: Interval
     rotation_error: float
     translation_error: float
+    rmse_pairs: int
+    rmse_recall: float
+    inlier_ratio: float
+    inlier_precision: float
+    inlier_recall: float
     inlier_f1: float
+    device: str
     backend: str
-    seconds_median: float
+    seconds_median: float  # from matches to pose; nan where several processes shared the machine
+    seconds_p95: float
+    megabytes: float  # the highest peak
 
 
+EVERYTHING = Choice()
 Methods = Sequence[str] | Mapping[str, Opener]
-Read = Callable[[Summary], str]
+Read = Callable[[Cell], str]
+NO_WEIGHTS = "this copy of vbreg has no weights for it"
 
 
-def table1(root: Path, runs: Runs, methods: Methods) -> Path:
+def table1(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING) -> Path:
     """Compare every method on 3DMatch and KITTI (the paper's Table 1)."""
-    indoor, outdoor = threedmatch_root(root), kitti_root(root)
-    columns = [
-        Column(f"{title}, {name}", Settings.of(dataset, descriptor=descriptor), root)
-        for title, dataset, root in (
-            ("3DMatch", "3dmatch", indoor),
-            ("3DLoMatch", "3dlomatch", indoor),
-            ("KITTI", "kitti", outdoor),
-        )
-        for name, descriptor in DESCRIBED.items()
-        if dataset != "kitti" or descriptor != STORED_MATCHES
-    ]
     title = "Table 1: every method on 3DMatch, 3DLoMatch and KITTI"
-    return _table("table1", title, columns, methods, runs, _recall_and_errors)
+    return _table("table1", title, columns_of_table1(root, choice), methods, runs, _recall)
 
 
-def table2(root: Path, runs: Runs, methods: Methods) -> Path:
+def columns_of_table1(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
+    """Return the columns of Table 1, those of one descriptor side by side."""
+    columns: list[Column] = []
+    left_out: dict[str, str] = {}
+    for name, descriptor in DESCRIBED.items():
+        wanted = [
+            title
+            for title in (*INDOOR, *OUTDOOR)
+            if choice.has(dataset=title, descriptor=name)
+            and (title in INDOOR or descriptor != STORED_MATCHES)
+        ]
+        if wanted and not is_shipped(descriptor):
+            left_out[name] = NO_WEIGHTS
+            continue
+        for title in wanted:
+            if title in INDOOR:
+                settings = Settings.of(INDOOR[title], descriptor=descriptor)
+                columns.append(Column(title, name, settings, threedmatch_root(root)))
+                continue
+            settings = Settings.of("kitti", descriptor=descriptor)
+            outdoor = kitti_root(root)
+            scenes = _drives(settings, outdoor, far=title == OUTDOOR[1])
+            if scenes:
+                columns.append(Column(title, name, settings, outdoor, scenes))
+            else:
+                left_out[title] = f"there are no such pairs in {outdoor.name}"
+    return TablePlan(columns, left_out)
+
+
+def table2(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING) -> Path:
     """Compare methods on 3DLoMatch with ever fewer keypoints (the paper's Table 2).
 
     Descriptors are computed on all points and matched between the sampled ones, so fewer points
     mean fewer inliers, too. Stored matches are thinned, which leaves their inlier ratio as it is.
     """
-    indoor = threedmatch_root(root)
+    title = "Table 2: recall (%) on 3DLoMatch against the number of points"
+    return _table("table2", title, columns_of_table2(root, choice), methods, runs, _recall)
+
+
+def columns_of_table2(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
+    """Return the columns of Table 2, those of one descriptor side by side."""
+    indoor, dataset = threedmatch_root(root), "3DLoMatch"
+    names = [name for name in DESCRIBED if choice.has(dataset=dataset, descriptor=name)]
     columns = [
         Column(
-            f"{title}, {points}",
-            Settings.of("3dlomatch", descriptor=descriptor, points=points),
+            dataset,
+            name,
+            Settings.of(INDOOR[dataset], descriptor=DESCRIBED[name], points=points),
             indoor,
         )
-        for title, descriptor in DESCRIBED.items()
+        for name in names
+        if is_shipped(DESCRIBED[name])
         for points in POINTS
     ]
-    title = "Table 2: recall (%) on 3DLoMatch against the number of points"
-    return _table("table2", title, columns, methods, runs, _recall)
+    return TablePlan(columns, {n: NO_WEIGHTS for n in names if not is_shipped(DESCRIBED[n])})
 
 
 def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
@@ -132,16 +247,17 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     """
     indoor = threedmatch_root(root)
     columns = [
-        Column("3DMatch, FPFH", Settings.of("3dmatch", descriptor="fpfh"), indoor),
-        Column("3DLoMatch, FPFH", Settings.of("3dlomatch", descriptor="fpfh"), indoor),
+        Column(title, "FPFH", Settings.of(dataset, descriptor="fpfh"), indoor)
+        for title, dataset in INDOOR.items()
     ]
+    plan = TablePlan(columns, {})
     networks = ablations(weights) if weights else {}
     title = "Table 3: ablations of the search, on the shipped weights"
-    page = _table("table3_search", title, columns, searches(), runs, _recall_and_lead, SEARCHES)
+    page = _table("table3_search", title, plan, searches(), runs, _recall_and_lead, SEARCHES)
     if networks:
         title = "Table 3: ablations of the network, each trained for the same time"
         over = {row: f"{NETWORKS['sc_xyz']}; {row.partition('; ')[2]}" for row in networks}
-        page = _table("table3", title, columns, networks, runs, _recall_and_lead, over)
+        page = _table("table3", title, plan, networks, runs, _recall_and_lead, over)
     return page
 
 
@@ -191,8 +307,27 @@ def _open_voting(voting: VotingConfig, device: torch.device) -> Method:
 
 
 def installed_methods() -> list[str]:
-    """List every method of matches that can be run here, VBReg first; `register` sees clouds."""
-    return [name for name in METHODS if available(name) and name != "register"]
+    """List every method whose package is here, VBReg first: its default and its large network.
+
+    Those whose weights are missing are among them; a table says that it leaves them out.
+    """
+    names = (name for name, entry in METHODS.items() if available(name) or entry.weights)
+    return [REFERENCE, *names]
+
+
+def _with_weights(methods: Methods) -> tuple[Methods, dict[str, str]]:
+    """Return the methods whose weights are here, and why others are left out."""
+    if isinstance(methods, Mapping):
+        return methods, {}
+    without = [m for m in methods if m in METHODS and METHODS[m].weights and not available(m)]
+    chosen = [method for method in methods if method not in without]
+    return chosen, {METHODS[method].title: NO_WEIGHTS for method in without}
+
+
+def _drives(settings: Settings, root: Path, *, far: bool) -> tuple[str, ...]:
+    """Return the drives whose pairs are 20 m apart, or those whose pairs are 10 m apart."""
+    scenes = dict.fromkeys(open_sequence(settings, root).scenes)
+    return tuple(scene for scene in scenes if scene.endswith(FAR_DRIVE) == far)
 
 
 def threedmatch_root(root: Path) -> Path:
@@ -216,95 +351,151 @@ def _first(root: Path, names: Sequence[str], what: str, inside: str | None) -> P
 def _table(
     name: str,
     title: str,
-    columns: Sequence[Column],
+    plan: TablePlan,
     methods: Methods,
     runs: Runs,
     read: Read,
     over: Mapping[str, str] | None = None,
 ) -> Path:
-    """Run every column, each into a folder of its own, and put them side by side.
+    """Run every column, the poses of each in a folder of its own, and put them side by side.
 
-    `over` says what a row is compared with.
+    `over` says what a row is compared with. Table and page are written anew after every column, so
+    that a run that is stopped leaves those that are done.
     """
-    cells = {column.title: _column(column, methods, runs, over) for column in columns}
-    names = list(methods)
-    output = runs.output
-    flat = [
+    chosen, left_out = _with_weights(methods)
+    plan = replace(plan, left_out={**plan.left_out, **left_out})
+    _say_what_is_left_out(plan, quiet=runs.quiet)
+    openers = openers_of(chosen)
+    jobs = [_job(column, openers, runs) for column in plan.columns]
+    cells: list[Cell] = []
+    start = time.perf_counter()
+    for column, job in zip(
+        plan.columns,
+        predict_all(jobs, openers, device=runs.device, workers=runs.workers, quiet=runs.quiet),
+        strict=True,
+    ):
+        cells += _cells(column, job, runs.seed, over or {})
+        write_csv(runs.output / f"{name}.csv", list(Cell.__dataclass_fields__), cells)
+        _write_run(name, plan, runs, cells)
+        page = _page(title, list(openers), cells, plan, runs, read, over)
+        with atomic_path(runs.output / f"{name}.md") as temporary:
+            temporary.write_text(page, encoding="utf-8")
+        if not runs.quiet:
+            seconds = time.perf_counter() - start
+            Console(stderr=True).print(f"{column.title}: done after {seconds:.0f} s")
+    return runs.output / f"{name}.md"
+
+
+def _say_what_is_left_out(plan: TablePlan, *, quiet: bool) -> None:
+    """Print a sentence for each; where nothing else remains, that is an error."""
+    sentences = plan.sentences()
+    if not plan.columns:
+        raise VBRegError(" ".join(["no column is left to run.", *sentences]))
+    if not quiet:
+        for sentence in sentences:
+            Console(stderr=True).print(sentence)
+
+
+def _job(column: Column, openers: Mapping[str, Opener], runs: Runs) -> Job:
+    """Return the pairs of a column; slow methods see some of many."""
+    job = Job.of(
+        replace(column.settings, seed=runs.seed),
+        [method for method in openers if column.runs(method)],
+        runs.output / column.slug,
+        root=column.root,
+        every=runs.every,
+        scenes=column.scenes,
+    )
+    if len(job.pairs) <= FEW_PAIRS:
+        return job
+    slow = [method for method in job.methods if method.partition(":")[0] in SLOW]
+    return replace(job, strides=dict.fromkeys(slow, runs.every_slow))
+
+
+def _cells(column: Column, job: Job, seed: int, over: Mapping[str, str]) -> list[Cell]:
+    """Score the methods of a column, each on its own pairs beside what it is compared with there.
+
+    This is `vbreg:fast`, or else the first method.
+    """
+    first = REFERENCE if REFERENCE in job.methods else job.methods[0]
+    other = {method: over.get(method, first) for method in job.methods}
+    found: dict[str, Summary] = {}
+    for stride in sorted({job.strides.get(method, 1) for method in job.methods}):
+        group = [m for m in job.methods if job.strides.get(m, 1) == stride]
+        scored = list(dict.fromkeys([*group, *(other[m] for m in group)]))
+        rows = score(job.output, scored, job.pairs[::stride])
+        summaries = summarise(rows, seed, other, scenes=False)
+        found |= {s.method: s for s in summaries if s.method in group}
+    shared = [name for name in Cell.__dataclass_fields__ if name in Summary.__dataclass_fields__]
+    return [
         Cell(
-            column,
-            s.method,
-            s.pairs,
-            s.recall,
-            s.lead,
-            s.rotation_error,
-            s.translation_error,
-            s.inlier_f1,
-            s.backend,
-            s.seconds_median,
+            column=column.title,
+            dataset=column.dataset,
+            descriptor=column.descriptor,
+            points=column.settings.points,
+            over=other[method],
+            **{name: getattr(found[method], name) for name in shared},
         )
-        for column, found in cells.items()
-        for s in found.values()
+        for method in job.methods
     ]
-    write_csv(output / f"{name}.csv", list(Cell.__dataclass_fields__), flat)
-    pairs = [next(iter(found.values())).pairs for found in cells.values()]
-    header = ["method", *(f"{c} ({n} pairs)" for c, n in zip(cells, pairs, strict=True))]
-    rows = [[title_of(m), *(read(found[m]) for found in cells.values())] for m in names]
+
+
+def _write_run(name: str, plan: TablePlan, runs: Runs, cells: Sequence[Cell]) -> None:
+    """Write the command, the machine and what is left out beside the table."""
+    about = describe_run(plan.columns[0].settings, runs.command, [cell.device for cell in cells])
+    del about["settings"]  # those of one column
+    about |= {"every": runs.every, "every_slow": runs.every_slow, "slow": list(SLOW)}
+    about |= {"left_out": dict(plan.left_out)}
+    record = runs.output / "run.json"
+    by_table = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    with atomic_path(record) as path:
+        path.write_text(json.dumps({**by_table, name: about}, indent=2) + "\n", encoding="utf-8")
+
+
+def _page(
+    title: str,
+    methods: Sequence[str],
+    cells: Sequence[Cell],
+    plan: TablePlan,
+    runs: Runs,
+    read: Read,
+    over: Mapping[str, str] | None,
+) -> str:
+    found = {(cell.method, cell.column): cell for cell in cells}
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    pairs = {c: max(cell.pairs for cell in cells if cell.column == c) for c in columns}
+    header = ["method", *(f"{c} ({n} pairs)" for c, n in pairs.items())]
+    rows = []
+    for method in methods:
+        row = [title_of(method)]
+        for column in columns:
+            cell = found.get((method, column))
+            fewer = f", {cell.pairs} pairs" if cell and cell.pairs < pairs[column] else ""
+            row.append(read(cell) + fewer if cell else "-")
+        rows.append(row)
     if over is not None:
         header.append("compared with")
-        rows = [[*row, over.get(m, names[0])] for m, row in zip(names, rows, strict=True)]
+        rows = [[*r, over.get(m, methods[0])] for m, r in zip(methods, rows, strict=True)]
     lines = [header, ["---"] * len(header), *rows]
-    devices = [s.device for found in cells.values() for s in found.values()]
-    about = describe_run(replace(columns[0].settings, seed=runs.seed), runs.command, devices)
-    path = output / f"{name}.md"
-    with atomic_path(path) as temporary:
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        made = f"Made by `{about['command']}`, {machine(about)}."
-        temporary.write_text(
-            f"# {title}\n\n{_LEGEND[read]}\n\n{table}\n\n{made}\n", encoding="utf-8"
-        )
-    return path
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    about = describe_run(plan.columns[0].settings, runs.command, [cell.device for cell in cells])
+    made = f"Made by `{about['command']}`, {machine(about)}."
+    return "\n\n".join([f"# {title}", _LEGEND[read], table, *plan.sentences(), made]) + "\n"
 
 
-def _column(
-    column: Column, methods: Methods, runs: Runs, over: Mapping[str, str] | None
-) -> dict[str, Summary]:
-    settings = replace(column.settings, seed=runs.seed)
-    folder = runs.output / column.slug
-    pairs = predict(
-        settings,
-        methods,
-        folder,
-        root=column.root,
-        device=runs.device,
-        every=runs.every,
-        workers=runs.workers,
-        quiet=runs.quiet,
-    )
-    rows = score(folder, list(methods), pairs)
-    write_report(folder, rows, settings, runs.command)
-    return {s.method: s for s in summarise(rows, runs.seed, over) if s.scene == "all"}
+def _recall(cell: Cell) -> str:
+    value, low, high = (f"{100 * end:.1f}" for end in cell.recall)
+    return f"{value} ({low} .. {high})"
 
 
-def _recall(s: Summary) -> str:
-    return f"{100 * s.recall.value:.1f} ({100 * s.recall.low:.1f} .. {100 * s.recall.high:.1f})"
-
-
-def _recall_and_errors(s: Summary) -> str:
-    errors = f"{s.rotation_error:.2f} deg, {100 * s.translation_error:.2f} cm"
-    time = "" if math.isnan(s.seconds_median) else f"; {1e3 * s.seconds_median:.0f} ms"
-    return f"{_recall(s)}; {errors}{time}"
-
-
-def _recall_and_lead(s: Summary) -> str:
-    lead = f"{100 * s.lead.value:+.1f} ({100 * s.lead.low:+.1f} .. {100 * s.lead.high:+.1f})"
-    return f"{100 * s.recall.value:.1f}; {lead}"
+def _recall_and_lead(cell: Cell) -> str:
+    lead, low, high = (f"{100 * end:+.1f}" for end in cell.lead)
+    return f"{100 * cell.recall.value:.1f}; {lead} ({low} .. {high})"
 
 
 _LEGEND: Mapping[Read, str] = {
-    _recall: "Recall in % with its 95 % bootstrap interval over pairs.",
-    _recall_and_errors: "Recall in % with its 95 % bootstrap interval over pairs; mean rotation "
-    "and translation error of the successes; median time from matches to pose, where one process "
-    "had the machine for itself.",
+    _recall: "Recall in % with its 95 % bootstrap interval over pairs, and the number of pairs "
+    "where a slow method saw fewer than the others.",
     _recall_and_lead: "Recall in %; its difference to the row that it is compared with, and a 95 % "
     "bootstrap interval over pairs.",
 }
