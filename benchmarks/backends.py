@@ -45,6 +45,7 @@ from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, s
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
 JUDGED_POINTS, JUDGED_QUERIES = 8192, 20 * 512
+CELLS, CHANNELS, NEIGHBOURS = 30_000, 64, 0.35  # of a cloud, of a layer; the share that is there
 RUNS = 5
 COLUMNS = ("backend", "function", "plain_ms", "quick_ms", "ratio")
 
@@ -225,6 +226,30 @@ def whole_runs(
         yield Comparison(quick.name, f"whole ({network})", *forms)
 
 
+def gathered_products(quick: Backend, device: torch.device) -> Iterator[Comparison]:
+    """What a convolution on cells is made of, with as many neighbours as on a surface."""
+    generator = torch.Generator().manual_seed(0)
+    N, C = CELLS, CHANNELS
+    x = torch.randn(N, C, generator=generator).to(device)
+    kernel = torch.randn(27, C, C, generator=generator).to(device)
+    index = torch.randint(N, (N, 27), generator=generator)
+    index[torch.rand(N, 27, generator=generator) > NEIGHBOURS] = N
+    index = index.int().to(device)
+    works: dict[str, Callable[[Backend], object]] = {
+        "gathered_product": lambda b: b.gathered_product(x, index, kernel),
+        "gathered_outer": lambda b: b.gathered_outer(x, index, x),
+    }
+    plain = Backend()
+    for name, work in works.items():
+        if getattr(type(quick), name) is not getattr(Backend, name):
+            yield Comparison(
+                quick.name,
+                name,
+                lambda w=work: w(plain),
+                lambda w=work: w(quick),  # type: ignore[misc]
+            )
+
+
 def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
     """The tree against the grid, where each is used."""
     generator = torch.Generator().manual_seed(0)
@@ -339,6 +364,7 @@ def main() -> None:
     comparisons = [
         *of_backend(quick, runs),
         *(whole_runs(quick, models, runs) if quick.name != "plain" else ()),
+        *gathered_products(quick, device),
         *neighbor_searches(device),
         *(attention_forms(runs) if quick.name == "cpu" else ()),
     ]

@@ -4,12 +4,18 @@
     python benchmarks/throughput.py --device cpu --places 1 --pairs 8 --workers 1,2
     python benchmarks/throughput.py --clouds DATA/3dmatch/fragments --voxel-size 0.05
     python benchmarks/throughput.py --map --fragments 200           # queries against a map
+    python benchmarks/throughput.py --map --scenes DATA/3dmatch     # the same with real scans
     python benchmarks/throughput.py --estimate-only out.json --price 2.5 --pairs-a-cloud 20
 
 Clouds are simulated rooms, or the files of a folder (each folder in it is a scene). Measured are
 reading and describing a cloud, pairs one by one and in batches, and `vbreg batch` from a table to a
 table. From these it is computed what `--total` pairs take with `--cluster` workers: hours, network,
 storage, and money as hours times a price that you give. Neither Ray nor pyarrow is needed.
+
+With `--map --scenes` the fragments of 3DMatch lie in a map under their true poses, less every
+`--every`-th of a scene, which is a query: one map for each scene, then one of all of them.
+The map of all holds sun3d-hotel1 and sun3d-hotel3, which are one room: a query that is found in the
+other's copy of it counts as wrong.
 """
 
 from __future__ import annotations
@@ -40,20 +46,29 @@ from vbreg.scale import Scale
 from vbreg.scenes.retrieval import similarities_to
 from vbreg.simulator import make_place
 from vbreg.timing import Stopwatch
-from vbreg.types import Float64
+from vbreg.types import SURE, Float64
 
 KIND = "room_camera"  # of simulated places
 APART = 100.0  # metres between places of a map
 HELD_OUT = 8  # every so many-th scan is a query and not part of the map
-RIGHT = (5.0, 0.3)  # degrees and metres of a query that is located
+RIGHT = (5.0, 0.3)  # degrees and metres of a simulated query that is located, at its middle
+RIGHT_REAL = (15.0, 0.3)  # the same of a real one, at its origin, as 3DMatch counts pairs
 Row = dict[str, Any]
 
 
 class Scene(NamedTuple):
-    """Files of clouds of one place, and the poses of simulated ones."""
+    """Files of clouds of one place, and their poses where these are known."""
 
+    name: str
     files: list[Path]
     poses: list[Float64] | None  # T_world_cloud
+
+
+class Query(NamedTuple):
+    """A scan that is not in the map, and where it belongs."""
+
+    points: Float64
+    T_map_query: Float64
 
 
 def simulated(folder: Path, places: int) -> list[Scene]:
@@ -65,7 +80,7 @@ def simulated(folder: Path, places: int) -> list[Scene]:
         files = [folder / str(seed) / f"cloud_{k}.ply" for k in range(len(place.scans))]
         for path, scan in zip(files, place.scans, strict=True):
             io.write(path, scan.points)
-        scenes.append(Scene(files, [scan.T_world_scan for scan in place.scans]))
+        scenes.append(Scene(str(seed), files, [scan.T_world_scan for scan in place.scans]))
         _say(f"simulated {seed + 1} of {places} places")
     return scenes
 
@@ -74,8 +89,24 @@ def of_folder(folder: Path) -> list[Scene]:
     """List the clouds of a folder, or those of each folder in it."""
     endings = {row.ending for row in io.FORMATS if row.reads}
     inside = sorted(path for path in folder.iterdir() if path.is_dir()) or [folder]
-    scenes = [[p for p in sorted(each.iterdir()) if p.suffix in endings] for each in inside]
-    return [Scene(files, None) for files in scenes if len(files) > 1]
+    scenes = {
+        each.name: [path for path in sorted(each.iterdir()) if path.suffix in endings]
+        for each in inside
+    }
+    return [Scene(name, files, None) for name, files in scenes.items() if len(files) > 1]
+
+
+def of_3dmatch(root: Path, names: Sequence[str]) -> list[Scene]:
+    """List the fragments of 3DMatch that its pairs give a pose to."""
+    from scenes import threedmatch_scenes, with_rotations
+
+    found = []
+    for scene in threedmatch_scenes(root, names):
+        known = sorted(scene.truth[0])
+        poses = with_rotations(np.stack([scene.truth[0][k] for k in known]))
+        files = [Path(str(scene.clouds[k])) for k in known]
+        found.append(Scene(scene.name, files, list(poses)))
+    return found
 
 
 def pairs_of(scenes: Sequence[Scene], most: int) -> list[tuple[Path, Path]]:
@@ -187,56 +218,97 @@ def tables(
     return rows
 
 
-def map_queries(scenes: Sequence[Scene], fragments: int, voxel_size: float, model: VBReg) -> Row:
-    """Measure queries against a map, and how many of them are right."""
-    clouds, poses, queries = [], [], []
+def held_out(
+    scenes: Sequence[Scene], every: int, fragments: int | None = None
+) -> tuple[list[Path], list[Float64], list[Query]]:
+    """Return the clouds of a map, their poses, and as many queries as its places allow."""
+    clouds: list[Path] = []
+    poses: list[Float64] = []
+    queries = []
     for place, scene in enumerate(scenes):
         assert scene.poses is not None
         for k, (path, T) in enumerate(zip(scene.files, scene.poses, strict=True)):
             T_map = T.copy()
             T_map[:3, 3] += np.array([place % 10, place // 10, 0]) * APART
-            if k % HELD_OUT == HELD_OUT // 2:
-                queries.append((io.read(path).points, T_map))
-            elif len(clouds) < fragments:
+            if k % every == every // 2:
+                queries.append(Query(io.read(path).points, T_map))
+            elif fragments is None or len(clouds) < fragments:
                 clouds.append(path)
                 poses.append(T_map)
+    reached = 1.0 if fragments is None else len(clouds) / fragments
+    return clouds, poses, queries[: max(1, int(len(queries) * reached))]
+
+
+def map_queries(
+    name: str,
+    scenes: Sequence[Scene],
+    options: argparse.Namespace,
+    model: VBReg,
+) -> Row:
+    """Measure queries against a map: how long they take, how many are right, and trusted."""
+    real = options.scenes is not None
+    clouds, poses, queries = held_out(scenes, options.every, None if real else options.fragments)
     start = time.perf_counter()
-    place_map = Map.build(clouds, poses, voxel_size=voxel_size, model=model)
+    place_map = Map.build(clouds, poses, voxel_size=options.voxel_size, model=model)
     built = time.perf_counter() - start
     _say(f"{place_map} built in {built:.1f} s")
-    reached = queries[: max(1, len(queries) * len(clouds) // fragments)]
-    place_map.locate(reached[0][0])  # warms up
-    times, parts, right = [], [], []
-    for points, truth in reached:
-        times.append(seconds_of(lambda points=points: place_map.locate(points), model.device))  # type: ignore[misc]
-        query = place_map.describe(points)
-        parts.append(
-            (
-                seconds_of(lambda points=points: place_map.describe(points), model.device),  # type: ignore[misc]
-                seconds_of(
-                    lambda query=query: similarities_to(query, place_map.table), model.device
-                ),  # type: ignore[misc]
-                seconds_of(lambda query=query: place_map.locate(query), model.device),  # type: ignore[misc]
-            )
-        )
-        found = torch.from_numpy(place_map.locate(points).T_target_source)
-        # Of the scan about its middle: the map's origin may be far away.
-        middle = np.eye(4)
-        middle[:3, 3] = points.mean(0)
-        error = pose_error(found @ torch.from_numpy(middle), torch.from_numpy(truth @ middle))
-        right.append(bool(error.success(*RIGHT)))
-    describing, shortlist, rest = (statistics.median(column) for column in zip(*parts, strict=True))
+    times, found, right = [], [], []
+    for points, T_map_query in queries:
+        times.append(query_seconds(place_map, points, model.device))
+        found.append(place_map.locate(points))
+        right.append(is_right(found[-1].T_target_source, T_map_query, points, real))
+    whole, describing, shortlist = (
+        [1000 * seconds for seconds in column] for column in zip(*times, strict=True)
+    )
+    trusted = [(each.success_probability or 0.0) >= SURE for each in found]
     return {
+        "map": name,
         "fragments": len(place_map),
-        "queries": len(times),
+        "queries": len(queries),
         "right": sum(right),
+        f"trusted ({SURE:.0%})": sum(trusted),
+        "trusted and wrong": sum(t and not r for t, r in zip(trusted, right, strict=True)),
         "build seconds": built,
-        "median ms": 1000 * statistics.median(times),
-        "worst ms": 1000 * max(times),
-        "describe ms": 1000 * describing,
-        "shortlist ms": 1000 * shortlist,
-        "shortlist and register ms": 1000 * rest,
+        "median ms": statistics.median(whole),
+        "worst ms": max(whole),
+        "describe ms": statistics.median(describing),
+        "shortlist ms": statistics.median(shortlist),
     }
+
+
+def query_seconds(
+    place_map: Map, points: Float64, device: torch.device
+) -> tuple[float, float, float]:
+    """Return the seconds of a query, and of these for describing and comparing it."""
+    query = place_map.describe(points)
+    return (
+        seconds_of(lambda: place_map.locate(points), device),
+        seconds_of(lambda: place_map.describe(points), device),
+        seconds_of(lambda: similarities_to(query, place_map.table), device),
+    )
+
+
+def is_right(T_map_query: Float64, truth: Float64, points: Float64, real: bool) -> bool:
+    """Tell whether a query is located: at the origin of a real one, else about its middle."""
+    about = np.eye(4)
+    if not real:
+        about[:3, 3] = points.mean(0)
+    ends = torch.from_numpy(T_map_query @ about), torch.from_numpy(truth @ about)
+    return bool(pose_error(*ends).success(*(RIGHT_REAL if real else RIGHT)))
+
+
+def maps(options: argparse.Namespace, folder: Path, model: VBReg) -> list[Row]:
+    """Measure a map of simulated rooms, or those of real scenes, one by one and all in one."""
+    if options.scenes is None:
+        per_place = options.every - 1  # fragments of a place of eight scans, less the query
+        scenes = simulated(folder, -(-options.fragments // per_place))
+        return [map_queries("simulated rooms", scenes, options, model)]
+    names = [name for name in (options.only or "").split(",") if name]
+    scenes = of_3dmatch(options.scenes, names)
+    rows = [map_queries(scene.name, [scene], options, model) for scene in scenes]
+    if len(scenes) > 1:
+        rows.append(map_queries("all in one", scenes, options, model))
+    return rows
 
 
 def estimate(found: Row, options: argparse.Namespace) -> Row:
@@ -275,7 +347,7 @@ def report(found: Row) -> str:
         lines += [*_table([found["stages"]]), "", *_table(found["batches"]), ""]
         lines += [*_table(found["tables"]), "", *_table([found["estimate"]], across=False), ""]
     if "map" in found:
-        lines += _table([found["map"]], across=False)
+        lines += _table(found["map"])
     return "\n".join(lines)
 
 
@@ -305,7 +377,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--together", default="1,2,4,8,16,32", help="sizes of batches")
     parser.add_argument("--workers", help="of `vbreg batch`, with commas; left out, one and all")
     parser.add_argument("--map", action="store_true", help="measure queries against a map instead")
-    parser.add_argument("--fragments", type=int, default=200, help="of the map")
+    parser.add_argument("--fragments", type=int, default=200, help="of a simulated map")
+    parser.add_argument("--scenes", type=Path, help="3DMatch, for maps of real scans")
+    parser.add_argument("--only", help="names of these scenes, with commas; left out, all")
+    parser.add_argument("--every", type=int, default=HELD_OUT, help="scan is a query, of a map")
     parser.add_argument("--total", type=int, default=10_000_000, help="pairs of the estimate")
     parser.add_argument("--cluster", type=int, default=64, help="workers of the estimate")
     parser.add_argument("--pairs-a-cloud", type=float, default=10.0, help="pairs for each cloud")
@@ -327,14 +402,13 @@ def measure(options: argparse.Namespace) -> Row:
         torch.set_num_threads(1)  # as in a worker
         found["device"] += ", one core a worker"
     with tempfile.TemporaryDirectory() as name:
-        per_place = 7  # fragments of a place, less the query
-        places = -(-options.fragments // per_place) if options.map else options.places
-        scenes = of_folder(options.clouds) if options.clouds else simulated(Path(name), places)
         if options.map:
             if options.clouds:
-                raise SystemExit("--map needs true poses: leave --clouds out")
-            found["map"] = map_queries(scenes, options.fragments, options.voxel_size, model)
+                raise SystemExit("--map needs true poses: give --scenes in place of --clouds")
+            found["map"] = maps(options, Path(name), model)
             return found
+        clouds = options.clouds
+        scenes = of_folder(clouds) if clouds else simulated(Path(name), options.places)
         pairs = pairs_of(scenes, options.pairs)
         found["stages"], matched = stages(pairs, model, Scale(options.voxel_size))
         sizes = [int(size) for size in options.together.split(",") if int(size) <= len(matched)]

@@ -5,12 +5,14 @@ Shapes: B pairs of clouds, M points of a surface, N matches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from vbreg.backends.neighbors import Searchable
 from vbreg.matching import DescribedCloud, MatchedClouds
@@ -29,6 +31,15 @@ class OrientedPoints:
         """Return the points (M, 3) of one cloud, all of them real."""
         real = torch.ones(1, len(points), dtype=torch.bool, device=points.device)
         return OrientedPoints(points.float()[None] / voxel_size, normals.float()[None], real)
+
+    @staticmethod
+    def together(clouds: Sequence[OrientedPoints]) -> OrientedPoints:
+        """Return clouds of one each as B clouds."""
+        return OrientedPoints(
+            _padded([cloud.points for cloud in clouds]),
+            _padded([cloud.normals for cloud in clouds]),
+            _padded([cloud.real for cloud in clouds]),
+        )
 
     @cached_property
     def searchable(self) -> Searchable:
@@ -64,6 +75,22 @@ class SurfacePair(NamedTuple):
             matched.target.points[matched.target_index].float()[None] / size,
             real,
         )
+
+    @staticmethod
+    def together(pairs: Sequence[SurfacePair]) -> SurfacePair:
+        """Return pairs of one each as B pairs."""
+        return SurfacePair(
+            OrientedPoints.together([pair.source for pair in pairs]),
+            OrientedPoints.together([pair.target for pair in pairs]),
+            _padded([pair.matched_source for pair in pairs]),
+            _padded([pair.matched_target for pair in pairs]),
+            _padded([pair.matched_real for pair in pairs]),
+        )
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Return parts (1, n, ...) of different lengths as rows of one tensor, with zeros behind."""
+    return pad_sequence([part[0] for part in parts], batch_first=True)
 
 
 def _surface(cloud: DescribedCloud, matched: MatchedClouds) -> OrientedPoints | None:

@@ -221,6 +221,26 @@ def test_bridges_are_the_edges_whose_loss_divides() -> None:
             assert said == (components(scans, edges.take(without)).max() > count)
 
 
+@pytest.mark.parametrize("limit", [0.0, 0.2, 0.5, 1.0])
+def test_a_far_edge_stays_only_where_nothing_nearer_joins_its_scans(limit: float) -> None:
+    T, edges, _ = planted(20, 60)
+    distance = np.random.default_rng(0).permutation(len(edges)) / len(edges)
+    kept = graph.near_edges(len(T), edges, distance, limit)
+    assert kept[distance <= limit].all()
+    assert (components(len(T), edges.take(kept)) == components(len(T), edges)).all()
+    for e in range(len(edges)):
+        nearer = components(len(T), edges.take((distance < distance[e]) | (distance <= limit)))
+        joined = nearer[edges.source[e]] == nearer[edges.target[e]]
+        assert kept[e] == (distance[e] <= limit or not joined)
+
+
+def test_one_far_edge_that_is_needed_saves_no_other() -> None:
+    """Scans 0, 1, 2 in a triangle with a far side, and 3 on a far edge of its own."""
+    edges = PoseEdges.of([(0, 1), (1, 2), (0, 2), (2, 3)], [np.eye(4)] * 4)
+    kept = graph.near_edges(4, edges, np.array([0.1, 0.1, 5.0, 3.0]), 1.0)
+    assert kept.tolist() == [True, True, False, True]
+
+
 def test_components_are_numbered_by_their_size() -> None:
     edges = PoseEdges.of([(4, 5), (5, 6), (1, 2)], [np.eye(4)] * 3)
     assert components(8, edges).tolist() == [2, 1, 1, 3, 0, 0, 0, 4]

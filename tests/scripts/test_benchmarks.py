@@ -18,6 +18,7 @@ from tests.experiments import miniature
 from tests.scripts.helpers import ROOT, load
 from vbreg.datasets import open_pairs
 from vbreg.methods import available
+from vbreg.motions import exponential
 from vbreg.network import NetworkConfig
 
 FILES = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -66,6 +67,41 @@ def test_many_pairs_are_estimated_from_what_was_measured() -> None:
     assert one["cost"] == two["cost"] == pytest.approx(2400)
     assert one["network GB"] == one["storage of clouds GB"] == pytest.approx(360)
     assert one["storage of the table GB"] == pytest.approx(1.8)
+
+
+def test_queries_of_a_map_are_held_out_and_places_lie_apart(tmp_path: Path) -> None:
+    """Every scan is in the map or a query; a place moves as a whole, queries with it."""
+    throughput = load("benchmarks/throughput.py")
+    poses = [exponential(np.array([0, 0, k / 10, k, 0, 0])) for k in range(10)]
+    scenes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        files = [tmp_path / name / f"{k}.npy" for k in range(10)]
+        for k, path in enumerate(files):
+            np.save(path, np.full((4, 3), float(k)))
+        scenes.append(throughput.Scene(name, files, poses))
+    clouds, T, queries = throughput.held_out(scenes, 5)
+    assert len(clouds) == len(T) == 16
+    assert [int(query.points[0, 0]) for query in queries] == [2, 7, 2, 7]
+    assert {path.stem for path in clouds}.isdisjoint({"2", "7"})
+    for place, shift in ((0, 0.0), (1, throughput.APART)):
+        for k, query in zip((2, 7), queries[2 * place :], strict=False):
+            expected = poses[k].copy()
+            expected[0, 3] += shift
+            np.testing.assert_array_equal(query.T_map_query, expected)
+    assert len(throughput.held_out(scenes, 5, fragments=8)[2]) == 4
+    assert len(throughput.held_out(scenes, 5, fragments=32)[0]) == 16
+
+
+@pytest.mark.parametrize(("degrees", "metres", "right"), [(14, 0.29, 1), (16, 0, 0), (0, 0.31, 0)])
+def test_a_real_query_is_right_as_a_pair_of_3dmatch_is(
+    degrees: float, metres: float, right: int
+) -> None:
+    throughput = load("benchmarks/throughput.py")
+    truth = exponential(np.array([0.1, 0.2, 0.3, 1, 2, 3]))
+    found = truth @ exponential(np.array([0, 0, math.radians(degrees), 0, 0, 0]))
+    found[0, 3] += metres
+    assert throughput.is_right(found, truth, np.full((5, 3), 4.0), real=True) == bool(right)
 
 
 def test_speed_is_measured_and_written(

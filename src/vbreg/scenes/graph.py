@@ -209,6 +209,22 @@ def bridges(scans: int, edges: PoseEdges) -> Bool:
     return found
 
 
+def near_edges(scans: int, edges: PoseEdges, distance: Float64, limit: float) -> Bool:
+    """Tell (E,) which edges are within a limit, and which further ones hold scans together.
+
+    Of those further away than the limit, the nearest come first, and each stays only if nothing
+    nearer joins its two scans: what all edges connect stays connected.
+    """
+    kept = distance <= limit
+    label = components(scans, edges.take(kept))
+    for e in np.argsort(distance, kind="stable").tolist():
+        s, t = label[edges.source[e]], label[edges.target[e]]
+        if s != t:
+            kept[e] = True
+            label[label == t] = s
+    return kept
+
+
 # --- first guesses
 
 

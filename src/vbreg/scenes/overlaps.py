@@ -1,24 +1,27 @@
-"""What scans share under poses of their own: how much, and the exact pose between two of them."""
+"""What scans share under poses of their own: how much, and exact poses between two of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vbreg.backends.devices import chunk_size
 from vbreg.errors import VBRegError
 from vbreg.matching import DescribedCloud, ThinnedSurface, evenly, match_clouds
 from vbreg.motions import inverse
 from vbreg.refinement import refined, with_fewer_points
 from vbreg.scale import Scale
 from vbreg.surfaces import OrientedPoints, SurfacePair
-from vbreg.types import Float64
+from vbreg.types import Float64, Int64
 from vbreg.uncertainty import shared_planes, uncertainty
 
 LOOKED_AT = 400  # points of a scan
+MIN_SHARED, MAX_PARTNERS = 0.15, 20  # overlap, and partners of a scan, that are refined
+TOGETHER, TOGETHER_CPU = 32, 1  # pairs that are refined in one run of tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,21 +95,68 @@ def overlaps(
     }
 
 
+def pairs_within(component: Int64) -> list[tuple[int, int]]:
+    """Return all pairs (i < j) of scans of one component (K,)."""
+    i, j = np.triu_indices(len(component), 1)
+    same = component[i] == component[j]
+    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
+
+
+def overlapping_pairs(
+    surfaces: Sequence[ScanSurface], T_world_scan: Float64, component: Int64, scale: Scale
+) -> list[tuple[int, int]]:
+    """Return the pairs of each component that share enough, the most first for each scan."""
+    shared = overlaps(surfaces, T_world_scan, pairs_within(component), scale)
+    given = np.zeros(len(surfaces), dtype=np.int64)
+    found = []
+    for pair in sorted(shared, key=lambda pair: (-shared[pair], pair)):
+        if shared[pair] >= MIN_SHARED and min(given[list(pair)]) < MAX_PARTNERS:
+            given[list(pair)] += 1
+            found.append(pair)
+    return found
+
+
 @torch.inference_mode()
-def exact_pose(
-    source: DescribedCloud, target: DescribedCloud, T_target_source: Float64, scale: Scale
-) -> tuple[Float64, Float64]:
-    """Return the pose near this one that lays two scans onto each other, and its covariance."""
-    matched = match_clouds(source, target, scale)
-    pair = SurfacePair.of(matched)
+def exact_poses(
+    scans: Sequence[DescribedCloud],
+    T_world_scan: Float64,
+    pairs: Sequence[tuple[int, int]],  # source, target
+    scale: Scale,
+) -> Iterator[tuple[Float64, Float64]]:
+    """Yield for each pair T_target_source near the poses (K, 4, 4), and its covariance.
+
+    It lays the two scans onto each other. Some pairs are refined together, as the device likes.
+    """
+    if not pairs:
+        return
+    size = chunk_size(scans[0].points.device, cpu=TOGETHER_CPU, gpu=TOGETHER)
+    for first in range(0, len(pairs), size):
+        some = pairs[first : first + size]
+        starts = [
+            local_pose(inverse(T_world_scan[t]) @ T_world_scan[s], scans[s].origin, scans[t].origin)
+            for s, t in some
+        ]
+        surfaces = [_surfaces(scans[s], scans[t], scale) for s, t in some]
+        for (s, t), T in zip(some, _refined(surfaces, np.stack(starts), scale), strict=True):
+            source, target = scans[s], scans[t]
+            planes = shared_planes(_surface(source), _surface(target), T, scale.inlier_threshold)
+            covariance = uncertainty(planes, scale, target.origin).covariance
+            yield local_pose(T.cpu().numpy(), -source.origin, -target.origin), covariance
+
+
+def _surfaces(source: DescribedCloud, target: DescribedCloud, scale: Scale) -> SurfacePair:
+    """Return what a refinement of two scans looks at."""
+    pair = SurfacePair.of(match_clouds(source, target, scale))
     if pair is None:
         raise VBRegError("a scan without its surface: describe it with vbreg.matching.describe")
-    T = local_pose(T_target_source, source.origin, target.origin)
-    in_voxels = torch.from_numpy(T).to(pair.source.points.device)
-    in_voxels[:3, 3] /= scale.voxel_size
-    found = refined(with_fewer_points(pair), in_voxels[None])[0].double()
-    found[:3, 3] *= scale.voxel_size
-    planes = shared_planes(_surface(source), _surface(target), found, scale.inlier_threshold)
-    covariance = uncertainty(planes, scale, target.origin).covariance
-    T = local_pose(found.cpu().numpy(), -source.origin, -target.origin)
-    return T, covariance
+    return with_fewer_points(pair)
+
+
+def _refined(pairs: Sequence[SurfacePair], T: Float64, scale: Scale) -> Tensor:
+    """Return poses (B, 4, 4) of pairs, refined from these; in float64 and local frames."""
+    together = SurfacePair.together(pairs)
+    start = torch.from_numpy(T).to(together.source.points.device)
+    start[:, :3, 3] /= scale.voxel_size
+    found = refined(together, start).double()
+    found[:, :3, 3] *= scale.voxel_size
+    return found

@@ -16,16 +16,23 @@ from vbreg.scenes.graph import (
     PoseEdges,
     bridges,
     components,
+    near_edges,
     residuals,
     solve_graph,
     squared_errors,
 )
 from vbreg.scenes.joining import JoinedScans, join_scans, triangle_support
-from vbreg.scenes.overlaps import ScanSurface, exact_pose, overlaps
+from vbreg.scenes.overlaps import (
+    ScanSurface,
+    exact_poses,
+    overlapping_pairs,
+    overlaps,
+    pairs_within,
+)
 from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
 from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
-from vbreg.types import Bool, Float64, Int64
+from vbreg.types import Bool, Float64
 
 PAIR_SHARE = 0.25  # of all pairs, that are registered at most
 FEW_SCANS = 8  # up to which all pairs are
@@ -38,7 +45,6 @@ MIN_PREDICTED = 0.3  # overlap under the graph's poses from which on a pair is w
 GUESS_SHIFT, GUESS_TURN = 5.0, 20.0  # inlier thresholds and degrees off, that a prediction may be
 REFUTED = 2  # tries across a bridge that fail, after which it is not believed
 MAX_MOVE = 2.0  # inlier thresholds that an edge may move a point from where the solution has it
-MIN_REFINED, MAX_REFINED = 0.15, 20  # overlap, and partners of a scan, that are refined together
 
 Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
 
@@ -183,7 +189,7 @@ class SceneSearch:
         sides = [_side(len(self.scans), kept, e) for e in np.flatnonzero(threads).tolist()]
         wanted = [
             (s, t)
-            for s, t in _pairs_within(solution.component)
+            for s, t in pairs_within(solution.component)
             if (s, t) not in joined
             and (s, t) not in self.again
             and (min(degree[s], degree[t]) < MIN_LOOPS or any(side[s] != side[t] for side in sides))
@@ -264,7 +270,7 @@ class SceneSearch:
         )
 
     def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
-        """Tell (E,) which kept edges lie near the solved poses, however vague they are."""
+        """Tell (E,) which kept edges lie near the solved poses, or hold scans together."""
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
@@ -275,21 +281,25 @@ class SceneSearch:
         shift = np.linalg.norm(there - here, axis=1)
         turn = np.linalg.norm(logarithm(predicted @ inverse(edges.T_target_source))[:, :3], axis=1)
         arm = np.array([surface.radius for surface in self.surfaces])[edges.source]
-        near = solution.kept & (shift + turn * arm <= MAX_MOVE * self.scale.inlier_threshold)
-        # What holds scans together stays, however vague it is.
-        same = components(len(self.scans), edges.take(near)) == solution.component
-        return near if same.all() else solution.kept
+        kept = solution.kept.copy()
+        kept[kept] = near_edges(
+            len(self.scans),
+            edges.take(kept),
+            (shift + turn * arm)[kept],
+            MAX_MOVE * self.scale.inlier_threshold,
+        )
+        return kept
 
     def _refined(self, solution: GraphSolution, edges: PoseEdges) -> GraphSolution:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""
-        pairs = self._overlapping(solution)
+        pairs = overlapping_pairs(
+            self.surfaces, solution.T_world_scan, solution.component, self.scale
+        )
         poses, covariances = [], []
-        for k, (s, t) in enumerate(pairs):
-            T = inverse(solution.T_world_scan[t]) @ solution.T_world_scan[s]
-            pose, covariance = exact_pose(self.scans[s], self.scans[t], T, self.scale)
+        for pose, covariance in exact_poses(self.scans, solution.T_world_scan, pairs, self.scale):
             poses.append(pose)
             covariances.append(ERROR_SCALE**2 * covariance)
-            self.tell("refine", k + 1, len(pairs))
+            self.tell("refine", len(poses), len(pairs))
         exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
         found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
         if (found.component != solution.component).any():
@@ -297,29 +307,6 @@ class SceneSearch:
         errors = np.sqrt(squared_errors(residuals(found.T_world_scan, edges), edges))
         errors[~np.isfinite(solution.error)] = np.inf
         return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
-
-    def _overlapping(self, solution: GraphSolution) -> list[tuple[int, int]]:
-        """Return the pairs of each component that share enough, the most first for each scan."""
-        shared = overlaps(
-            self.surfaces,
-            solution.T_world_scan,
-            _pairs_within(solution.component),
-            self.scale,
-        )
-        given = np.zeros(len(self.scans), dtype=np.int64)
-        found = []
-        for pair in sorted(shared, key=lambda pair: (-shared[pair], pair)):
-            if shared[pair] >= MIN_REFINED and min(given[list(pair)]) < MAX_REFINED:
-                given[list(pair)] += 1
-                found.append(pair)
-        return found
-
-
-def _pairs_within(component: Int64) -> list[tuple[int, int]]:
-    """Return all pairs (i < j) of scans of one component."""
-    i, j = np.triu_indices(len(component), 1)
-    same = component[i] == component[j]
-    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
 
 
 def _side(scans: int, edges: PoseEdges, bridge: int) -> Bool:
