@@ -195,9 +195,7 @@ def test_without_shipped_weights_it_says_what_to_do(
     choice._fcgf.cache_clear()
 
 
-def test_shipped_weights_if_any_are_those_of_the_published_network() -> None:
-    if not choice.SHIPPED_FCGF.is_file():
-        pytest.skip("not trained yet: vbreg train configs/fcgf.toml")
+def test_shipped_weights_are_those_of_the_published_network() -> None:
     network = descriptor_named("fcgf").network
     assert isinstance(network, FcgfNetwork)
     assert network.config == FcgfConfig()

@@ -57,7 +57,7 @@ def test_tables_take_all_installed_methods_else(
     monkeypatch.setattr(tables, "POINTS", (100,))
     monkeypatch.setattr(tables, "installed_methods", lambda: ["ransac", "sm"])
     page = recipes.run("table2", data, quick(tmp_path))
-    assert [cell["method"] for cell in read_csv(page.with_suffix(".csv"))] == ["ransac", "sm"] * 3
+    assert [cell["method"] for cell in read_csv(page.with_suffix(".csv"))] == ["ransac", "sm"] * 4
 
 
 def test_table3_is_of_the_search_where_no_weights_are_given(
