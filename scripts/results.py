@@ -123,6 +123,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._rows: dict[str, dict[Key, Row]] = {}
 
     def path(self, *parts: str) -> Path:
         return self.folder.joinpath(*parts)
@@ -137,12 +138,16 @@ class Results:
         return files
 
     def rows(self, table: str) -> dict[Key, Row]:
-        """Rows of all runs; where a cell was measured twice, on a GPU before on a CPU."""
+        """Rows of all runs. Where a cell was measured twice, that of more pairs counts; of as many
+        pairs, that of a GPU."""
+        if table in self._rows:
+            return self._rows[table]
         every = [row for path in self.files(table) for row in read_rows(path)]
         found: dict[Key, Row] = {}
-        for row in sorted(every, key=lambda row: row["device"] == "cpu"):
+        for row in sorted(every, key=lambda row: (-int(row["pairs"]), row["device"] == "cpu")):
             key = Key(row["dataset"], row["descriptor"], row["method"], row["points"])
             found.setdefault(key, row)
+        self._rows[table] = found
         return found
 
     def column(self, dataset: str, descriptor: str) -> dict[str, Row]:

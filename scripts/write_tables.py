@@ -72,6 +72,8 @@ def recall(row: Row) -> str:
 
 def lead(row: Row, sign: int = 1) -> str:
     """The difference in points with its interval; `sign` -1 asks for the other way round."""
+    if not row["lead"]:  # older runs kept counts alone
+        return "-"
     ends = [round(sign * 100 * float(row[f"lead{end}"]), 1) for end in ("", "_low", "_high")]
     value, low, high = (f"{end + 0.0:+.1f}" for end in (ends[0], *sorted(ends[1:])))  # no -0.0
     return f"{value} ({low} .. {high})"
@@ -110,7 +112,7 @@ def results(found: Results) -> str:
         body.append(line)
     text = table(header, body)
     if " † " in text:
-        text += "\n\n† Slow, and so seen on fewer pairs: [how many](docs/results/every_method.md)."
+        text += "\n\n† Seen on fewer pairs: [how many](docs/results/every_method.md)."
     return text
 
 
@@ -226,15 +228,15 @@ def predator(found: Results) -> str:
     """Recall in % by Predator's protocol, which leaves consecutive fragments out."""
     columns = [column for column in found.columns() if column[0] in INDOOR]
     cells = {column: found.column(*column) for column in columns}
-    pairs = {c: max(int(r["rmse_pairs"]) for r in cells[c].values()) for c in columns}
+    pairs = {c: max(int(r["rmse_pairs"] or 0) for r in cells[c].values()) for c in columns}
     body = []
     for method in found.methods("table1"):
-        rows = [cells[column].get(method) for column in columns]
-        line = [
-            percent(row["rmse_recall"]) + " †" * (int(row["rmse_pairs"]) < pairs[c]) if row else "-"
-            for c, row in zip(columns, rows, strict=True)
-        ]
-        body.append([title_of(method), *line])
+        line = [title_of(method)]
+        for column in columns:
+            row = cells[column].get(method)
+            few = row and row["rmse_recall"] and int(row["rmse_pairs"]) < pairs[column]
+            line.append((percent(row["rmse_recall"]) if row else "-") + " †" * bool(few))
+        body.append(line)
     text = table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
     return text + "\n\n† Seen on fewer pairs." * (" † " in text)
 

@@ -127,9 +127,14 @@ def form_of(name: str) -> Form:
     return Form(Backend(), torch.device("cpu"), torch.float64)
 
 
-@pytest.fixture(scope="session", params=["plain", "cpu", "triton"])
+@pytest.fixture(
+    scope="session", params=["plain", "cpu", pytest.param("triton", marks=pytest.mark.slow)]
+)
 def form(request: pytest.FixtureRequest) -> Form:
-    """Every law of the science is tested once with each of these."""
+    """Every law of the science is tested once with each of these.
+
+    Triton's interpreter is slow; `backends/test_triton.py` compares its kernels in every run.
+    """
     return form_of(request.param)
 
 

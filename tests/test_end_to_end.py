@@ -75,6 +75,7 @@ def made_up_table(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarra
     return noisy[0], noisy[1], things[0][1]
 
 
+@pytest.mark.slow
 def test_a_small_object_in_its_scene() -> None:
     """The object decides the voxel size: at the size that suits the scene it is not found."""
     thing, table, T_table_thing = made_up_table(np.random.default_rng(2))

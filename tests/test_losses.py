@@ -120,6 +120,7 @@ def test_the_bound_stays_below_the_likelihood(likelihood: losses.Likelihood, ste
     assert float(cloud.mean()) < float(loose) < float(tight)
 
 
+@pytest.mark.slow
 def test_the_posterior_knows_more_than_the_prior() -> None:
     """Labels that geometry does not show: only the pass that is told them can predict them."""
     network = trained(CONFIG, 160)

@@ -115,6 +115,7 @@ def test_a_saved_map_is_the_map(place: Map, model: VBReg, tmp_path: Path) -> Non
     assert "4 fragments" in repr(again)
 
 
+@pytest.mark.slow
 def test_a_merged_cloud_is_cut_into_pieces_that_cover_it(
     model: VBReg, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_match_gives_ties_to_the_lowest_index():
     assert torch.equal(match(torch.cat([source, source]), target, matching="mutual")[0], once[0])
 
 
+@pytest.mark.slow
 def test_match_of_many_stays_small():
     """20,000 x 20,000 similarities are 1.6 GB; a fresh process must not come near."""
     pytest.importorskip("resource", reason="peak memory is read through a Unix module")

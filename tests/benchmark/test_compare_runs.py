@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "compare_runs.py"
 
@@ -26,6 +27,7 @@ def write_run(folder: Path, found: dict[str, tuple[float, bool]]) -> None:
     (folder / "poses.csv").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow
 def test_pairs_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
     first = {"a": (0.0, True), "b": (0.0, True), "c": (0.0, True), "d": (0.0, False)}
     second = {"a": (5e-4, True), "b": (0.01, True), "c": (1.0, False), "d": (1.0, False)}

@@ -107,6 +107,7 @@ def test_a_name_that_no_system_takes_is_one_line(
     assert_one_line(run(*(names.get(word, word) for word in arguments)))
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_prints_every_name(tmp_path: Path) -> None:
     io.write(tmp_path / "sch\u00f6n.npy", np.eye(3))
     code = "import sys; from vbreg.cli import main; main(['info', sys.argv[1]])"

@@ -160,9 +160,16 @@ PYTHON_PAGES = [  # onnx.md needs an exported file: tests/test_export.py runs it
 ]
 
 
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Pages for those in a hurry are tried in every run; the rest take a minute or two."""
+    if page.stem == "open3d":
+        return [pytest.mark.baselines]
+    return [] if page.stem in ("README", "start", "python") else [pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=[pytest.mark.baselines] * (p.stem == "open3d")) for p in PYTHON_PAGES],
+    [pytest.param(p, marks=marks_of(p)) for p in PYTHON_PAGES],
     ids=name_of,
 )
 def test_the_python_of_a_page_runs(

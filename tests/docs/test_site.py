@@ -27,6 +27,7 @@ def build(source: Path, output: Path, *options: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = build(DOCS, tmp_path)
     assert done.returncode == 0, done.stderr

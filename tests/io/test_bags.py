@@ -74,7 +74,7 @@ def write_bag(path: Path, kind: str, compression: str = "none") -> Path:
     return bag
 
 
-@pytest.mark.parametrize("kind", ["ros1", "db3"])
+@pytest.mark.parametrize("kind", [pytest.param("ros1", marks=pytest.mark.slow), "db3"])
 def test_an_address_names_a_cloud(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("rosbags", reason="vbreg[ros] is not installed")
     bag = write_bag(tmp_path, kind)

@@ -138,6 +138,7 @@ def test_corrupted(name: str, damage: list[tuple[float, int]], header_only: bool
     damaged(name, damage, header_only)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_A_PROCESS)
 @given(where=FRACTIONS, damage=DAMAGE, header_only=st.booleans())
 @settings(max_examples=8, deadline=None)

@@ -19,7 +19,9 @@ def trimesh() -> Any:
     return pytest.importorskip("trimesh", reason="vbreg[mesh] is not installed")
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending", [ENDINGS[0], *(pytest.param(e, marks=pytest.mark.slow) for e in ENDINGS[1:])]
+)
 def test_points_lie_evenly_on_the_surface(tmp_path: Path, trimesh: Any, ending: str) -> None:
     box = trimesh.creation.box(extents=(2, 4, 1))
     box.export(tmp_path / f"a{ending}")

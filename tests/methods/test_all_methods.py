@@ -243,7 +243,11 @@ def test_matched_clouds_are_reported_with_their_indices(name: str, matched: Prob
 
 
 @pytest.mark.parametrize(
-    ("name", "weights", "verify"), [("vbreg", "universal", False), ("register", "fast", True)]
+    ("name", "weights", "verify"),
+    [
+        pytest.param("vbreg", "universal", False, marks=pytest.mark.slow),
+        ("register", "fast", True),
+    ],
 )
 def test_ours_among_the_methods_are_register(
     matched: Problem, name: str, weights: str, verify: bool

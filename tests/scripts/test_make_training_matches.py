@@ -26,7 +26,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("kind", "threshold"), [("bathroom", 0.10), ("street", 0.60)])
+@pytest.mark.parametrize(
+    ("kind", "threshold"),
+    [("bathroom", 0.10), pytest.param("street", 0.60, marks=pytest.mark.slow)],
+)
 def test_a_place_is_the_same_in_every_call(
     script: ModuleType, tmp_path: Path, kind: str, threshold: float
 ) -> None:

@@ -31,7 +31,7 @@ def threads(count: int, context: Any, initializer: Callable[[], None]) -> Thread
     return ThreadPoolExecutor(count)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_results_come_in_order_and_an_error_where_it_is_taken(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
