@@ -46,6 +46,7 @@ COMPACT = (
     *((dataset, descriptor) for dataset in INDOOR for descriptor in DESCRIPTORS[:3]),
     *((dataset, "FPFH") for dataset in DATASETS[2:]),
 )  # columns of the README's table
+ENOUGH_PAIRS = 100  # to say that two methods are level
 GROWTH_FROM = 5000  # matches; below, fixed costs hide how time grows
 
 
@@ -96,23 +97,38 @@ def results(found: Results) -> str:
     """Recall of every method in a few columns, and its time on a GPU and on a CPU."""
     columns = [column for column in COMPACT if column in found.columns()]
     cells = {column: found.column(*column) for column in columns}
-    pairs = {column: most_pairs(cells[column]) for column in columns}
-    header = ["method", *(f"{' '.join(c)} ({pairs[c]})" for c in columns)]
+    most = {column: most_pairs(cells[column]) for column in columns}
+    header = ["method", *(f"{' '.join(c)} ({most[c]})" for c in columns)]
     header += [f"ms, {found.hardware(hardware)}" for hardware in (GPU, CPU)]
     body = []
-    hardest = {m: float(row["recall"]) for m, row in found.column(INDOOR[1], "FPFH").items()}
-    for method in sorted(found.methods("table1"), key=lambda m: -hardest.get(m, 0.0)):
+    hardest = found.column(INDOOR[1], "FPFH")
+
+    def rank(method: str) -> float:
+        """By recall; one on fewer pairs by what it is better than the reference there."""
+        if method not in hardest:
+            return 0.0
+        row = hardest[method]
+        if int(row["pairs"]) == most_pairs(hardest):
+            return float(row["recall"])
+        return float(hardest[REFERENCE]["recall"]) + float(row["lead"])
+
+    for method in sorted(found.methods("table1"), key=lambda m: -rank(m)):
         line = [title_of(method)]
         for column in columns:
             row = cells[column].get(method)
-            few = " †" if row and int(row["pairs"]) < pairs[column] else ""
-            line.append(percent(row["recall"]) + few if row else "-")
+            if row and int(row["pairs"]) < most[column]:
+                line.append(f"{100 * float(row['lead']):+.1f} †")
+            else:
+                line.append(percent(row["recall"]) if row else "-")
         times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
         line += [number(str(time)) if time else "-" for time in times]
         body.append(line)
     text = table(header, body)
     if " † " in text:
-        text += "\n\n† Seen on fewer pairs: [how many](docs/results/every_method.md)."
+        text += (
+            "\n\n† Seen on fewer pairs ([how many, with intervals](docs/results/every_method.md)): "
+            f"points more than {title_of(REFERENCE)} on the same pairs."
+        )
     return text
 
 
@@ -175,13 +191,23 @@ def number_of(text: str, scale: float) -> str:
 
 
 def level(found: Results) -> str:
-    """Which methods cannot be told from VBReg: the interval of the difference holds zero."""
+    """Which methods cannot be told from VBReg: the interval of the difference holds zero.
+
+    Few pairs tell hardly any method from another, so that these are left out.
+    """
     parts = []
     for dataset, descriptor in found.columns():
+        rows = {
+            method: row
+            for method, row in found.column(dataset, descriptor).items()
+            if method.partition(":")[0] not in ("vbreg", "register")
+            and row["over"] == REFERENCE
+            and int(row["pairs"]) >= ENOUGH_PAIRS
+        }
+        if not rows:
+            continue
         level, better = [], []
-        for method, row in found.column(dataset, descriptor).items():
-            if method.partition(":")[0] in ("vbreg", "register") or row["over"] != REFERENCE:
-                continue
+        for method, row in rows.items():
             low, high = float(row["lead_low"]), float(row["lead_high"])
             if low <= 0 <= high:
                 level.append(title_of(method))
