@@ -235,24 +235,27 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
 
 def reach_of(points: Float64) -> float:
     """Return the distance from the middle within which nearly all points (N, 3) lie."""
-    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    distance = np.linalg.norm(sample - np.median(sample, axis=0), axis=1)
-    return float(np.quantile(distance, NEARLY_ALL))
+    return _middle_and_reach(points)[1]
 
 
 def strays_of(points: Float64) -> Bool:
     """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
     if len(points) < MIN_STRAY_CLOUD:
         return np.zeros(len(points), dtype=bool)
-    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
-    middle, reach = np.median(sample, axis=0), reach_of(points)
-    most = STRAY_REACH * reach
+    middle, reach = _middle_and_reach(points)
+    if reach == 0:
+        return np.zeros(len(points), dtype=bool)
     with np.errstate(over="ignore"):
-        # Mostly the box tells that there are none.
-        corner = np.maximum(points.max(axis=0) - middle, middle - points.min(axis=0))
-        if not 0 < most < np.linalg.norm(corner):
-            return np.zeros(len(points), dtype=bool)
-        return np.asarray(np.linalg.norm(points - middle, axis=1) > most)
+        away = (points - middle) / (STRAY_REACH * reach)
+        return np.asarray(np.einsum("ni,ni->n", away, away) > 1)  # a norm would take three times
+
+
+def _middle_and_reach(points: Float64) -> tuple[Float64, float]:
+    """Return the middle (3,) of points (N, 3), and how far from it nearly all of them lie."""
+    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
+    middle = np.median(sample, axis=0)
+    distance = np.linalg.norm(sample - middle, axis=1)
+    return middle, float(np.quantile(distance, NEARLY_ALL))
 
 
 def _check_extent(widest: float, unit: float) -> None:
