@@ -30,6 +30,7 @@ from vbreg.clouds import normals, voxel_downsample
 from vbreg.datasets import Pair
 from vbreg.datasets.threedmatch import threedmatch
 from vbreg.descriptors import fpfh
+from vbreg.descriptors.open3d_fpfh import open3d_fpfh
 from vbreg.geometry import random_rotation
 from vbreg.matching import match
 from vbreg.methods import Method, Problem, open_method
@@ -39,18 +40,6 @@ from vbreg.scale import Scale
 
 def ours(points: Tensor, scale: Scale) -> Tensor:
     return fpfh(points, normals(points, scale.normal_radius), scale.feature_radius)
-
-
-def open3d_fpfh(points: Tensor, scale: Scale) -> Tensor:
-    import open3d as o3d
-
-    search = o3d.geometry.KDTreeSearchParamHybrid
-    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points.double().cpu().numpy()))
-    cloud.estimate_normals(search(scale.normal_radius, 30))
-    feature = o3d.pipelines.registration.compute_fpfh_feature(
-        cloud, search(scale.feature_radius, 100)
-    )
-    return torch.from_numpy(np.array(feature.data.T)).to(points)
 
 
 DESCRIPTORS: dict[str, Callable[[Tensor, Scale], Tensor]] = {"open3d": open3d_fpfh, "vbreg": ours}

@@ -1,10 +1,12 @@
 """Draw docs/images/results.png from the CSV files in docs/results: recall against time.
 
     python scripts/plot_results.py            # needs vbreg[plots]
+    python scripts/plot_results.py --descriptor "Open3D's FPFH" --output out/results.png
 
-A marker is a method with FPFH matches: recall with its 95 % interval, and the median time from
-matches to pose (KISS-Matcher: from clouds). Rows are data sets, columns the machines of the speed
-tables. A picture stays as it is where table 1 was not measured yet.
+A marker is a method with FPFH matches, or those of `--descriptor`: recall with its 95 % interval,
+and the median time from FPFH matches to pose (KISS-Matcher: from clouds). Rows are data sets,
+columns the machines of the speed tables. A picture stays as it is where its columns of table 1
+were not measured yet.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
-from results import CPU, DATASETS, GPU, NotMeasuredError, Results, title_of
+from results import CPU, DATASETS, DESCRIPTORS, GPU, NotMeasuredError, Results, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PANELS = DATASETS[:2]
+FPFH = DESCRIPTORS[0]  # what was timed, and what is drawn if nothing else is said
 # Colours of Okabe & Ito and of Tol, which colour-blind eyes can tell apart; shapes differ as well.
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"),
@@ -55,9 +58,11 @@ class Marker:
         return self.name.partition(":")[0] in ("vbreg", "register")
 
 
-def markers(found: Results, dataset: str, hardware: str) -> list[Marker]:
+def markers(found: Results, dataset: str, descriptor: str, hardware: str) -> list[Marker]:
     """The methods with a time on that machine; those whose labels matter most come first."""
-    rows = found.column(dataset, "FPFH")
+    rows = found.column(dataset, descriptor)
+    if not rows:
+        raise NotMeasuredError(f"table1 has no rows of {dataset}, {descriptor}")
     shown = []
     for k, name in enumerate(found.methods("table1")):
         time = found.milliseconds(name, hardware)
@@ -163,20 +168,25 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "images" / "results.png")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
+    parser.add_argument("--descriptor", choices=DESCRIPTORS, default=FPFH)
     options = parser.parse_args()
     found = Results(options.root / "docs" / "results")
     try:
-        panels = [[markers(found, dataset, h) for h in (GPU, CPU)] for dataset in PANELS]
+        panels = [
+            [markers(found, dataset, options.descriptor, hardware) for hardware in (GPU, CPU)]
+            for dataset in PANELS
+        ]
     except NotMeasuredError as error:
         print(f"{options.output} stays: {error}")
         return
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 10, "axes.labelcolor": INK, "axes.edgecolor": "#8a94a0"})
     figure, axes = plt.subplots(2, 2, figsize=(12.0, 9.4), layout="constrained", sharey="row")
+    of = "" if options.descriptor == FPFH else f", {options.descriptor}"
     for row, (dataset, shown) in enumerate(zip(PANELS, panels, strict=True)):
         for axis, hardware, drawn in zip(axes[row], (GPU, CPU), shown, strict=True):
             draw_panel(axis, drawn)
-            axis.set_title(f"{dataset}, {found.hardware(hardware)}", loc="left", color=INK)
+            axis.set_title(f"{dataset}{of}, {found.hardware(hardware)}", loc="left", color=INK)
         low, high = axes[row, 0].get_ylim()
         axes[row, 0].set_ylim(low - 0.06 * (high - low), high + 0.04 * (high - low))
         axes[row, 0].set_ylabel("registration recall (%) and its 95 % interval")

@@ -19,7 +19,8 @@ from vbreg.methods import METHODS
 Row = dict[str, str]
 
 DATASETS = ("3DMatch", "3DLoMatch", "KITTI 10 m", "KITTI 20 m")
-DESCRIPTORS = ("FPFH", "FCGF", "learned", "stored matches")
+OPEN3D = "Open3D's FPFH"  # what the papers' FPFH is
+DESCRIPTORS = ("FPFH", OPEN3D, "FCGF", "learned", "stored matches")
 REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
 UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files

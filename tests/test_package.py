@@ -148,8 +148,8 @@ ALLOWED = {
         "types"
     ),
     "experiments": (
-        "backends benchmark compatibility descriptors errors frames io methods model pretrained "
-        "render training types voting"
+        "backends benchmark compatibility datasets descriptors errors frames io methods model "
+        "pretrained render training types voting"
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments export figure io maps "

@@ -152,6 +152,29 @@ def test_lone_points_are_left_out(pair: Pair) -> None:
     assert both.descriptors.any(-1).all()
 
 
+def test_stored_matches_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Keypoints to half a millimetre, rows as they are; what a file cannot hold is an error."""
+    generator = np.random.default_rng(0)
+    folder = matches.stored_folder(tmp_path, "mine")
+    folder.mkdir()
+    keypoints = {k: generator.uniform(-32, 32, (20 + k, 3)) for k in (0, 4, 7)}
+    rows = {(i, j): generator.integers(20 + j, size=20 + i) for i, j in ((0, 4), (4, 7), (0, 7))}
+    matches.write_stored_keypoints(folder, "room", keypoints)
+    matches.write_stored_rows(folder, "room", "3DMatch", rows)
+    empty = np.zeros((0, 3))
+    for (i, j), row in rows.items():
+        pair = Pair(f"room/{i}-{j}", empty, empty, np.eye(4), scene="room", ids=(i, j))
+        found = matches.stored_matches(tmp_path, "mine", "3DMatch", pair)
+        np.testing.assert_array_equal(found.target_index, row)
+        np.testing.assert_allclose(found.source, keypoints[i], atol=0.00051)
+        np.testing.assert_allclose(found.target_cloud, keypoints[j], atol=0.00051)
+    with pytest.raises(VBRegError, match=r"far_keypoints.npz: cloud_bin_2 reaches further than 32"):
+        matches.write_stored_keypoints(folder, "far", {2: np.full((3, 3), 33.0)})
+    with pytest.raises(VBRegError, match="cloud_bin_3 has 65537 keypoints"):
+        matches.write_stored_keypoints(folder, "large", {3: np.zeros((2**16 + 1, 3))})
+    assert {file.name for file in folder.iterdir()} == {"room_keypoints.npz", "room_3DMatch.npz"}
+
+
 def test_stored_matches_are_read_pair_by_pair(tmp_path: Path) -> None:
     folder = tmp_path / "learned_matches"
     folder.mkdir()

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors import fpfh
+from vbreg.descriptors.open3d_fpfh import open3d_fpfh
 from vbreg.errors import VBRegError
 from vbreg.geometry import random_rotation
 from vbreg.matching import match
 from vbreg.metrics import right_matches
+from vbreg.scale import Scale
 
 module = importlib.import_module("vbreg.descriptors.fpfh")
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -169,14 +171,10 @@ def read_pairs(root: Path, scene: str, count: int) -> list[tuple[Tensor, Tensor,
 @pytest.mark.baselines
 def test_finds_at_least_the_inliers_of_open3d(data_root):
     """Mean inlier ratio of all 1-NN matches, no more than 5 % (relative) below Open3D's."""
-    o3d = pytest.importorskip("open3d")
-    search = o3d.geometry.KDTreeSearchParamHybrid
+    pytest.importorskip("open3d")
 
     def theirs(points: Tensor) -> Tensor:
-        cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points.double().numpy()))
-        cloud.estimate_normals(search(0.1, 30))
-        feature = o3d.pipelines.registration.compute_fpfh_feature(cloud, search(0.25, 100))
-        return torch.from_numpy(np.array(feature.data.T))
+        return open3d_fpfh(points, Scale(0.05))
 
     def ours(points: Tensor) -> Tensor:
         return fpfh(points, normals(points, 0.1), 0.25)

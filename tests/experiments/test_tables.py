@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -300,7 +301,76 @@ def test_fcgf_is_a_column_where_its_weights_are(
         *tables.INDOOR,
         *tables.OUTDOOR,
     ]
-    assert not plan.left_out
+    assert "FCGF" not in plan.left_out
+
+
+def copy_with(data: Path, root: Path, *matches: str) -> Path:
+    """Copy the data; the stored matches lie there under these names alone."""
+    shutil.copytree(data, root)
+    (root / "3dmatch" / "learned_matches").rename(root / "given")
+    for name in matches:
+        shutil.copytree(root / "given", root / "3dmatch" / f"{name}_matches")
+    return root
+
+
+STORED = {title: d for title, d in tables.DESCRIBED.items() if d.startswith("matches:")}
+
+
+@pytest.mark.parametrize("title", STORED)
+def test_stored_matches_are_columns_where_they_lie_beside_the_fragments(
+    data: Path, tmp_path: Path, title: str
+) -> None:
+    """Those alone, for 3DMatch and 3DLoMatch alone, and without methods that look at clouds."""
+    root = copy_with(data, tmp_path / "data", STORED[title].partition(":")[2])
+    for plan, count in (
+        (tables.columns_of_table1(root), 1),
+        (tables.columns_of_table2(root), len(tables.POINTS)),
+    ):
+        columns = [c for c in plan.columns if c.descriptor in STORED]
+        assert {c.descriptor for c in columns} == {title}
+        assert set(STORED) - {title} == set(STORED) & set(plan.left_out)
+        datasets = list(tables.INDOOR) if count == 1 else ["3DLoMatch"] * count
+        assert [c.dataset for c in columns] == datasets
+        for column in columns:
+            assert not any(column.runs(name) for name in (*tables.LOOK_AT_CLOUDS, "kiss-matcher"))
+            assert column.runs("vbreg:fast")
+            assert column.runs("sc2pcr")
+
+
+def test_matches_of_open3d_are_solved_as_others_are(data: Path, tmp_path: Path) -> None:
+    root = copy_with(data, tmp_path / "data", "open3d_fpfh")
+    choice = tables.Choice(["3dmatch"], ["open3d_fpfh"])
+    tables.table1(root, runs(tmp_path / "out"), ["sm"], choice)
+    (cell,) = read_csv(tmp_path / "out" / "table1.csv")
+    assert (cell["column"], cell["pairs"]) == ("3DMatch, Open3D's FPFH", "2")
+    recall = naive_recall(tmp_path / "out" / "3dmatch_open3d_fpfh", "sm")
+    assert float(cell["recall"]) == pytest.approx(recall)
+
+
+def test_missing_stored_matches_are_left_out_with_a_sentence(data: Path, tmp_path: Path) -> None:
+    """It names the folder, without where it was looked for, and the script that makes it."""
+    root = copy_with(data, tmp_path / "data")
+    plan = tables.columns_of_table1(root)
+    for title, descriptor in STORED.items():
+        (sentence,) = (s for s in plan.sentences() if s.startswith(f"Left out: {title}, since"))
+        assert f"{descriptor.partition(':')[2]}_matches beside the fragments" in sentence
+        assert ("scripts/make_open3d_matches.py" in sentence) == (title == "Open3D's FPFH")
+        assert str(tmp_path) not in sentence
+    assert Path(__file__).parents[2].joinpath("scripts/make_open3d_matches.py").exists()
+    choice = tables.Choice(descriptors=["open3d_fpfh"])
+    with pytest.raises(VBRegError, match=r"no column is left to run\. .*make_open3d_matches"):
+        tables.table2(root, runs(tmp_path / "out"), ["sm"], choice)
+
+
+@pytest.mark.parametrize("dataset", ["kitti_10_m", "kitti_20_m"])
+def test_nothing_is_said_of_stored_matches_where_streets_are_asked_for(
+    data: Path, tmp_path: Path, dataset: str
+) -> None:
+    """A root without 3DMatch will do."""
+    shutil.copytree(data / "kitti", tmp_path / "kitti")
+    plan = tables.columns_of_table1(tmp_path, tables.Choice([dataset]))
+    assert plan.columns
+    assert not set(STORED) & set(plan.left_out)
 
 
 @pytest.mark.slow
@@ -357,7 +427,7 @@ def test_a_table_that_was_stopped_goes_on(
 def test_an_unknown_part_of_a_table_is_an_error() -> None:
     with pytest.raises(VBRegError, match="datasets eth: expected some of 3dmatch, 3dlomatch, kit"):
         tables.Choice(datasets=["eth"])
-    with pytest.raises(VBRegError, match="descriptors sift: expected some of fpfh, learned, fcgf"):
+    with pytest.raises(VBRegError, match="descriptors sift: expected some of fpfh, open3d_fpfh, "):
         tables.Choice(descriptors=["sift"])
 
 

@@ -31,6 +31,7 @@ def write(
     methods: Sequence[str] = METHODS,
     device: str = "NVIDIA H200",
     recall: float = 0.5,
+    descriptors: Sequence[str] = tuple(DESCRIBED),
 ) -> None:
     """Write every column of a table and the record of its run, as those of one machine."""
     datasets = (*INDOOR, *OUTDOOR) if table == "table1" else ("3DLoMatch",)
@@ -48,7 +49,7 @@ def write(
             "over": REFERENCE,
             "device": device,
         }
-        for dataset, descriptor, count, method in product(datasets, DESCRIBED, points, methods)
+        for dataset, descriptor, count, method in product(datasets, descriptors, points, methods)
     ]
     folder = results / table / name
     folder.mkdir(parents=True)

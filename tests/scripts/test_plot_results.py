@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "plot_results.py"
 
 
-def draw(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
+def draw(root: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("matplotlib", reason="vbreg[plots]")
-    command = [sys.executable, "-W", "error", SCRIPT, "--root", root, "--output", output]
+    command = [sys.executable, "-W", "error", SCRIPT, "--root", root, "--output", output, *options]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -34,6 +34,20 @@ def test_the_picture_is_drawn_from_the_csv_files(root: Path) -> None:
     assert run.returncode == 0, run.stderr
     with Image.open(output) as picture:
         assert picture.width > picture.height > 800  # two rows of two panels
+
+
+def test_another_descriptor_is_drawn_where_it_was_measured(root: Path) -> None:
+    results, output = root / "docs/results", root / "results.png"
+    fake_results.write(results, "table1", descriptors=("FPFH",))
+    asked = ("--descriptor", "Open3D's FPFH")
+    run = draw(root, output, *asked)
+    assert run.returncode == 0, run.stderr
+    assert "stays: table1 has no rows of 3DMatch, Open3D's FPFH" in run.stdout
+    assert not output.exists()
+    fake_results.write(results, "table1", "more", descriptors=("Open3D's FPFH",))
+    run = draw(root, output, *asked)
+    assert run.returncode == 0, run.stderr
+    assert output.exists()
 
 
 def test_without_table_1_the_picture_stays_as_it_is(root: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts import fake_results
+from vbreg.experiments import tables
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "write_tables.py"
@@ -139,6 +140,37 @@ def test_numbers_of_papers_stand_beside_ours(tree: Path) -> None:
     line = f"| SC2-PCR | {float(row['recall']):.1f}; {errors} | 50.0; 2.00 deg, 6.00 cm |"
     assert line in (tree / "docs/results/README.md").read_text()
     assert all(row["source"] for row in papers.values())
+
+
+def test_ours_on_the_papers_matches_stands_beside_them_where_it_was_measured(tree: Path) -> None:
+    """In every table that has FPFH; without it the tables are as they were."""
+    both = "| 3DMatch FPFH, paper | ours | ours, Open3D's FPFH |"
+    page = (tree / "docs/results/README.md").read_text()
+    assert both in page
+    assert "| FPFH (100 pairs) | Open3D's FPFH (100 pairs) |" in page
+    assert "| method, Open3D's FPFH (100 pairs) |" in page
+    results = tree / "docs/results"
+    for table in ("table1", "table2"):
+        shutil.rmtree(results / table / "made_up")
+        others = [name for name in tables.DESCRIBED if name != "Open3D's FPFH"]
+        fake_results.write(results, table, descriptors=others)
+    found = run(tree)
+    assert found.returncode == 0, found.stderr
+    assert "table 'points-open3d-fpfh' stays: table2 has no rows of Open3D's" in found.stderr
+    page = (tree / "docs/results/README.md").read_text()
+    assert both not in page
+    assert "| 3DMatch FPFH, paper | ours | 3DMatch FCGF, paper |" in page
+    assert "| FPFH (100 pairs) | FCGF (100 pairs) |" in page
+    assert "Open3D's FPFH" not in (tree / "README.md").read_text()
+
+
+def test_every_descriptor_of_the_tables_has_a_column_in_the_documents() -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        from results import DESCRIPTORS
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    assert set(DESCRIPTORS) == set(tables.DESCRIBED)
 
 
 def test_the_backend_is_shown_where_a_file_has_it(tree: Path) -> None:

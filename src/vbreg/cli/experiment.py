@@ -54,8 +54,8 @@ DatasetsOption = Annotated[
 DescriptorsOption = Annotated[
     str | None,
     typer.Option(
-        help="For table1 and table2: some of fpfh, learned, fcgf and stored_matches, with commas "
-        "between."
+        help="For table1 and table2: some of fpfh, open3d_fpfh, learned, fcgf and stored_matches, "
+        "with commas between."
     ),
 ]
 EverySlowOption = Annotated[

@@ -6,11 +6,11 @@ and a match as the index of the target point, so that a set of 4000 matches cost
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -136,13 +136,18 @@ def thinned(cloud: DescribedCloud, most: int) -> DescribedCloud:
     return cloud if len(cloud) <= most else cloud.take(evenly(len(cloud), most))
 
 
+def stored_folder(root: str | Path, name: str) -> Path:
+    """Return where the matches of a descriptor are stored below the root of 3DMatch."""
+    return Path(root) / f"{name}_matches"
+
+
 def stored_matches(root: str | Path, name: str, benchmark: str, pair: Pair) -> MatchSet:
     """Read the matches of another descriptor that lie beside the 3DMatch fragments below `root`.
 
     `<name>_matches/<scene>_keypoints.npz` holds the keypoints of every fragment in whole
     millimetres; `<scene>_<benchmark>.npz` says, pair after pair, which target each source has.
     """
-    folder = Path(root) / f"{name}_matches"
+    folder = stored_folder(root, name)
     rows, keypoints = _stored_files(folder, pair.scene, benchmark)
     if pair.ids is None or pair.ids not in rows:
         raise FileFormatError(f"no stored matches of {pair.name} in {folder}")
@@ -175,6 +180,39 @@ def _stored_files(
     with np.load(files[1], allow_pickle=False) as data:
         keypoints = {int(name.removeprefix("cloud_bin_")): data[name] for name in data.files}
     return rows, keypoints
+
+
+def write_stored_keypoints(folder: Path, scene: str, keypoints: Mapping[int, Float64]) -> None:
+    """Write the keypoints (N, 3) of every fragment of a scene, in metres, by its number.
+
+    `stored_matches` reads them, in whole millimetres.
+    """
+    file = folder / f"{scene}_keypoints.npz"
+    whole = {f"cloud_bin_{k}": np.round(1000 * points) for k, points in keypoints.items()}
+    for name, points in whole.items():
+        if len(points) > np.iinfo(np.uint16).max + 1:
+            raise VBRegError(f"{file}: {name} has {len(points)} keypoints, expected at most 65536")
+        if np.abs(points).max(initial=0) > np.iinfo(np.int16).max:
+            raise VBRegError(f"{file}: {name} reaches further than 32.767 m from its origin")
+    arrays: dict[str, Any] = {name: points.astype(np.int16) for name, points in whole.items()}
+    with atomic_path(file) as temporary:
+        np.savez_compressed(temporary, **arrays)
+
+
+def write_stored_rows(
+    folder: Path, scene: str, benchmark: str, rows: Mapping[tuple[int, int], Int64]
+) -> None:
+    """Write which target keypoint each source keypoint of a pair has, by the numbers of both.
+
+    `stored_matches` reads them; the source keypoints are the first of their fragment, in order.
+    """
+    with atomic_path(folder / f"{scene}_{benchmark}.npz") as temporary:
+        np.savez_compressed(
+            temporary,
+            pairs=np.array(list(rows), dtype=np.int16).reshape(-1, 2),
+            count=np.array([len(row) for row in rows.values()], dtype=np.int32),
+            target_index=np.concatenate(list(rows.values())).astype(np.uint16),
+        )
 
 
 def write_shard(path: str | Path, sets: Sequence[MatchSet]) -> None:

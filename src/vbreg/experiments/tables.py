@@ -15,9 +15,10 @@ from rich.console import Console
 
 from vbreg import pretrained
 from vbreg.benchmark.predict import Job, Opener, openers_of, predict_all
-from vbreg.benchmark.problems import Settings, open_sequence
+from vbreg.benchmark.problems import MATCHES, Settings, open_sequence
 from vbreg.benchmark.report import describe_run, machine, write_csv
 from vbreg.benchmark.score import Interval, Summary, score, summarise, title_of
+from vbreg.datasets.matches import stored_folder
 from vbreg.descriptors import is_shipped
 from vbreg.errors import VBRegError
 from vbreg.io import atomic_path
@@ -27,12 +28,15 @@ from vbreg.model import VBReg
 from vbreg.voting import VotingConfig
 
 POINTS = (5000, 2500, 1000, 500, 250)
-STORED_MATCHES = "matches:learned"
 DESCRIBED = {
     "FPFH": "fpfh",
+    "Open3D's FPFH": "matches:open3d_fpfh",  # what the papers match by
     "learned": "learned",
     "FCGF": "fcgf",
-    "stored matches": STORED_MATCHES,
+    "stored matches": "matches:learned",
+}
+MADE_BY = {  # how stored matches are made, where a script of ours does it
+    "matches:open3d_fpfh": "`python scripts/make_open3d_matches.py --root DATA/3dmatch`",
 }
 INDOOR = {"3DMatch": "3dmatch", "3DLoMatch": "3dlomatch"}
 OUTDOOR = ("KITTI 10 m", "KITTI 20 m")
@@ -57,7 +61,13 @@ NETWORKS = {
 
 def slug_of(title: str) -> str:
     """Return a title as the name of a folder, or of a choice on the command line."""
-    return re.sub(r"[^\w]+", "_", title).strip("_").lower()
+    return re.sub(r"[^\w]+", "_", title.replace("'s", "")).strip("_").lower()
+
+
+def stored_name(descriptor: str) -> str | None:
+    """Return the NAME of `matches:NAME`; None for a descriptor that is computed from clouds."""
+    kind, _, name = descriptor.partition(":")
+    return name if kind == MATCHES else None
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Column:
         name = method.partition(":")[0]
         if name in METHODS and METHODS[name].needs == "clouds":  # it makes its own matches
             return self.settings.descriptor == "fpfh" and self.settings.points is None
-        if self.settings.descriptor == STORED_MATCHES:
+        if stored_name(self.settings.descriptor):
             return name not in LOOK_AT_CLOUDS
         return name != "register" or self.settings.points is None
 
@@ -110,7 +120,7 @@ class Choice:
     """The part of a table that is asked for; None is all."""
 
     datasets: Sequence[str] | None = None  # by slug: 3dmatch, kitti_10_m, ...
-    descriptors: Sequence[str] | None = None  # fpfh, stored_matches, ...
+    descriptors: Sequence[str] | None = None  # fpfh, open3d_fpfh, stored_matches, ...
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -191,10 +201,10 @@ def columns_of_table1(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
             title
             for title in (*INDOOR, *OUTDOOR)
             if choice.has(dataset=title, descriptor=name)
-            and (title in INDOOR or descriptor != STORED_MATCHES)
+            and (title in INDOOR or not stored_name(descriptor))
         ]
-        if wanted and not is_shipped(descriptor):
-            left_out[name] = NO_WEIGHTS
+        if wanted and (why := _why_not(descriptor, root)):
+            left_out[name] = why
             continue
         for title in wanted:
             if title in INDOOR:
@@ -225,6 +235,7 @@ def columns_of_table2(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
     """Return the columns of Table 2, those of one descriptor side by side."""
     indoor, dataset = threedmatch_root(root), "3DLoMatch"
     names = [name for name in DESCRIBED if choice.has(dataset=dataset, descriptor=name)]
+    left_out = {name: why for name in names if (why := _why_not(DESCRIBED[name], root))}
     columns = [
         Column(
             dataset,
@@ -233,10 +244,21 @@ def columns_of_table2(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
             indoor,
         )
         for name in names
-        if is_shipped(DESCRIBED[name])
+        if name not in left_out
         for points in POINTS
     ]
-    return TablePlan(columns, {n: NO_WEIGHTS for n in names if not is_shipped(DESCRIBED[n])})
+    return TablePlan(columns, left_out)
+
+
+def _why_not(descriptor: str, root: Path) -> str | None:
+    """Return why a descriptor cannot be used on the data below `root`; None where it can be."""
+    if not is_shipped(descriptor):
+        return NO_WEIGHTS
+    name = stored_name(descriptor)
+    if name is None or (folder := stored_folder(threedmatch_root(root), name)).is_dir():
+        return None
+    made = f"; {MADE_BY[descriptor]} makes it" if descriptor in MADE_BY else ""
+    return f"there is no folder {folder.name} beside the fragments of 3DMatch{made}"
 
 
 def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
