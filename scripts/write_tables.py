@@ -396,7 +396,7 @@ def latent_features(found: Results) -> str:
         if not cells:
             raise ResultsError(f"table3/{name}.csv has no row {method!r}")
         columns = columns or list(cells)
-        about = "shipped weights" if name == "table3_search" else "trained for the same time"
+        about = "shipped weights" if name == "table3_search" else "trained by the same steps"
         body.append(
             [about, *(f"{lead(cells[c], sign)}, {cells[c]['pairs']} pairs" for c in columns)]
         )

@@ -264,7 +264,7 @@ def _why_not(descriptor: str, root: Path) -> str | None:
 def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     """Compare ablations of the search, on the shipped weights (the paper's Table 3).
 
-    Where a folder of networks is given that were trained for equal GPU minutes, these are compared
+    Where a folder of networks is given that were trained by the same steps, these are compared
     as well.
     """
     indoor = threedmatch_root(root)
@@ -277,7 +277,7 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     title = "Table 3: ablations of the search, on the shipped weights"
     page = _table("table3_search", title, plan, searches(), runs, _recall_and_lead, SEARCHES)
     if networks:
-        title = "Table 3: ablations of the network, each trained for the same time"
+        title = "Table 3: ablations of the network, each trained by the same steps"
         over = {row: f"{NETWORKS['sc_xyz']}; {row.partition('; ')[2]}" for row in networks}
         page = _table("table3", title, plan, networks, runs, _recall_and_lead, over)
     return page
