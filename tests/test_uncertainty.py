@@ -157,6 +157,20 @@ def test_the_demo_pair_is_determined() -> None:
     assert result.free_directions == ()
 
 
+def test_a_pose_that_nobody_judges_is_doubted_by_the_same_surfaces_once_that_is_asked() -> None:
+    source, target, _ = demo.load()
+    judged = register(source, target, voxel_size=0.05, device="cpu")
+    lazy = register(source, target, voxel_size=0.05, device="cpu", verify=False, refine="icp")
+    assert "uncertainty" in judged.timings
+    assert "uncertainty" not in lazy.timings
+    assert callable(lazy.doubt)
+    assert lazy.covariance is not None
+    assert judged.covariance is not None
+    assert lazy.covariance is lazy.covariance  # told once
+    sizes = [np.sqrt(np.trace(result.covariance)) for result in (judged, lazy)]  # type: ignore[arg-type]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.2)
+
+
 # --- the covariance
 
 

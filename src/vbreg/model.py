@@ -32,7 +32,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import MatchedClouds, evenly
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.pair_problem import Chosen, PairProblem, doubt_of_surfaces
+from vbreg.pair_problem import Chosen, DoubtOfSurfaces, PairProblem
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.solver import Solution, Solver
@@ -256,7 +256,8 @@ class VBReg:
         exact = (refine or ("icp" if verify else "none")) == "icp"
         judge = self._judge or shipped_judge() if verify else None
         problems = [
-            self._problem(*given, judge, most, clock) for given in zip(matched, known, strict=True)
+            self._problem(*given, judge, exact, most, clock)
+            for given in zip(matched, known, strict=True)
         ]
         for group in self._groups(problems, seed):
             self._search(group, most, seed, clock)
@@ -272,6 +273,7 @@ class VBReg:
         matched: MatchedClouds,
         constraints: Constraints | None,
         judge: Judge | None,
+        exact: bool,
         most: int,
         clock: Stopwatch,
     ) -> PairProblem:
@@ -286,7 +288,7 @@ class VBReg:
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
-        surfaces = SurfacePair.of(matched)
+        surfaces = SurfacePair.of(matched) if judge is not None or exact else None
         return PairProblem(
             matched, matches, limits, surfaces, judge if surfaces is not None else None, limited
         )
@@ -335,11 +337,13 @@ class VBReg:
         found = Chosen.of(solution)
         if problem.surfaces is not None:
             found = self._on_clouds(found, problem, problem.surfaces, solution, exact, clock)
-        with clock("uncertainty"):
-            shared = doubt_of_surfaces(problem.matched, matches.in_unit(found.T[None])[0])
-            if shared is not None and shared.free_directions:
+        problem.doubt = DoubtOfSurfaces.of(problem.matched, matches.in_unit(found.T[None])[0])
+        if problem.doubt is not None and found.probability is not None:
+            with clock("uncertainty"):
+                problem.doubt = problem.doubt()
+            if problem.doubt.free_directions:
                 found = found.doubted(FREE_ODDS)
-        problem.chosen, problem.doubt = found, shared
+        problem.chosen = found
 
     def votes(self, result: Registration) -> Votes:
         """Return the seeds of the search for a pose, and the matches that went with each.
@@ -367,14 +371,12 @@ class VBReg:
         exact: bool,
         clock: Stopwatch,
     ) -> Chosen:
-        """Return the candidate that a judge chooses, or the pose found, refined where asked for.
+        """Return the candidate that a judge chooses, refined where asked for, or the pose refined.
 
         Without candidates nothing is probable.
         """
         judge, limits = problem.judge, problem.limits
         if judge is None:
-            if not exact:
-                return found
             with clock("refine on clouds"):
                 return found.on_clouds(surfaces, limits)
         if not bool((solution.candidate_score >= 0).any()):

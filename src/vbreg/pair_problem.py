@@ -14,10 +14,10 @@ from vbreg.estimation import Limits, agreement, same_pose
 from vbreg.frames import Matches
 from vbreg.matching import MatchedClouds
 from vbreg.refinement import with_fewer_points
-from vbreg.scale import INLIER_THRESHOLD
+from vbreg.scale import INLIER_THRESHOLD, Scale
 from vbreg.solver import Solution
 from vbreg.surfaces import SurfacePair
-from vbreg.types import Alternative, BackendUsed, Registration, Uncertainty
+from vbreg.types import Alternative, BackendUsed, Float64, Registration, Uncertainty
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import Judge, Verdict, refined_within
 
@@ -82,13 +82,13 @@ class PairProblem:
     matched: MatchedClouds
     matches: Matches  # the same as a solver takes them
     limits: Limits | None
-    surfaces: SurfacePair | None  # None where clouds were described elsewhere
+    surfaces: SurfacePair | None  # None where nobody looks, or clouds were described elsewhere
     judge: Judge | None  # None where the matches alone decide
     memory_limited: bool
     solution: Solution | None = None  # what the search found,
     backend: BackendUsed = "plain"  # and what ran it
     chosen: Chosen | None = None  # what the clouds made of it
-    doubt: Uncertainty | None = None
+    doubt: Uncertainty | DoubtOfSurfaces | None = None
 
     def result(self, timings: Mapping[str, float]) -> Registration:
         """Return what users are given once everything is known."""
@@ -120,19 +120,28 @@ class PairProblem:
         )
 
 
-@torch.inference_mode()
-def doubt_of_surfaces(matched: MatchedClouds, T_local: Tensor) -> Uncertainty | None:
-    """Tell how far a pose may be off from the surfaces that clouds share; None without normals.
+@dataclass(frozen=True, eq=False)
+class DoubtOfSurfaces:
+    """Tells how far a pose may be off, by the surfaces that both clouds share, once it is asked."""
 
-    It is computed at once, where the clouds are: a result does not hold them.
-    """
-    source, target = matched.source, matched.target
-    if source.normals is None or target.normals is None:
-        return None
-    planes = shared_planes(
-        (source.points, source.normals),
-        (target.points, target.normals),
-        T_local,
-        matched.scale.inlier_threshold,
-    )
-    return uncertainty(planes, matched.scale, target.origin)
+    source: tuple[Tensor, Tensor]  # points (N, 3) and unit normals (N, 3)
+    target: tuple[Tensor, Tensor]
+    T_local: Tensor  # (4, 4)
+    scale: Scale
+    origin: Float64  # (3,) of the target's local frame in the user's
+
+    @staticmethod
+    def of(matched: MatchedClouds, T_local: Tensor) -> DoubtOfSurfaces | None:
+        """Return what can be asked of matched clouds; None where they have no normals."""
+        source, target = matched.source, matched.target
+        if source.normals is None or target.normals is None:
+            return None
+        ends = (source.points, source.normals), (target.points, target.normals)
+        return DoubtOfSurfaces(*ends, T_local, matched.scale, target.origin)
+
+    @torch.inference_mode()
+    def __call__(self, result: Registration | None = None) -> Uncertainty:
+        """Return the covariance and the free directions of the pose."""
+        threshold = self.scale.inlier_threshold
+        planes = shared_planes(self.source, self.target, self.T_local, threshold)
+        return uncertainty(planes, self.scale, self.origin)
