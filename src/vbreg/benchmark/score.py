@@ -95,9 +95,40 @@ def score(output: Path, methods: Sequence[str], pairs: Sequence[str] | None = No
         if missing := [name for name in pairs if name not in table]:
             raise VBRegError(f"{method} has no pose for {missing[0]}; run the benchmark again")
     return [
-        _row(method, known[name], tables[method][name], settings, devices[method])
-        for method in methods
-        for name in pairs
+        row
+        for method, table in tables.items()
+        for row in _rows(
+            method,
+            # Matches may differ on another machine: a method is judged by those that it had.
+            [{**known[name], **_own(table[name])} for name in pairs],
+            [table[name] for name in pairs],
+            settings,
+            devices[method],
+        )
+    ]
+
+
+def _own(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what an answer says of the matches of its pair."""
+    return {name: answer[name] for name in MATCH_FIELDS if name in answer}
+
+
+def _rows(
+    method: str,
+    problems: Sequence[dict[str, Any]],
+    answers: Sequence[dict[str, Any]],
+    settings: dict[str, Any],
+    device: str,
+) -> list[Row]:
+    """Return the rows of a method; poses are compared all at once."""
+    T, truth = (_matrices(rows, "T_target_source", 4) for rows in (answers, problems))
+    error = pose_error(T, truth)
+    success = error.success(settings["rotation"], settings["translation"])
+    rmse = registration_rmse(T, truth, _matrices(problems, "information", 6))
+    numbers = zip(success, error.rotation, error.translation, rmse, strict=True)
+    return [
+        _row(method, problem, answer, device, *(each.item() for each in found))
+        for problem, answer, found in zip(problems, answers, numbers, strict=True)
     ]
 
 
@@ -105,29 +136,22 @@ def _row(
     method: str,
     problem: dict[str, Any],
     answer: dict[str, Any],
-    settings: dict[str, Any],
     device: str,
+    success: bool,
+    rotation_error: float,
+    translation_error: float,
+    rmse: float,
 ) -> Row:
-    problem = {
-        **problem,
-        **{k: answer[k] for k in MATCH_FIELDS if k in answer},
-    }  # as the method had it
-    T, truth = (_matrix(row["T_target_source"], 4) for row in (answer, problem))
-    error = pose_error(T, truth)
-    success = error.success(settings["rotation"], settings["translation"])
     right = unpack(problem["labels"], problem["matches"])
     found = unpack(answer["inliers"], problem["matches"]) if "inliers" in answer else ~right & right
     scores = classification(torch.from_numpy(found), torch.from_numpy(right))
-    rmse = NAN
-    if problem["information"] is not None:
-        rmse = float(registration_rmse(T, truth, _matrix(problem["information"], 6)))
     return Row(
         pair=problem["pair"],
         scene=problem["scene"],
         method=method,
-        success=bool(success) and "error" not in answer,
-        rotation_error=float(error.rotation),
-        translation_error=float(error.translation),
+        success=success and "error" not in answer,
+        rotation_error=rotation_error,
+        translation_error=translation_error,
         rmse=rmse,
         rmse_counts=not problem["consecutive"] and problem["information"] is not None,
         overlap=_number(problem["overlap"]),
@@ -248,5 +272,8 @@ def _number(value: float | None) -> float:
     return NAN if value is None else float(value)
 
 
-def _matrix(values: Sequence[float], size: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64).reshape(size, size)
+def _matrices(rows: Sequence[dict[str, Any]], name: str, size: int) -> torch.Tensor:
+    """Return a field of the rows as matrices (n, size, size); nan where a row has none."""
+    none = [NAN] * size**2
+    values = [none if row[name] is None else row[name] for row in rows]
+    return torch.tensor(values, dtype=torch.float64).reshape(-1, size, size)
