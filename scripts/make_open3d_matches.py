@@ -85,15 +85,16 @@ def write_matches(root: Path, output: Path) -> dict[str, float]:
         task = progress.add_task("pairs", total=sum(map(len, sequences.values())))
         for name in dict.fromkeys(s for sequence in sequences.values() for s in sequence.scenes):
             scene = Scene()
+            rows: dict[str, dict[tuple[int, int], Int64]] = {b: {} for b in BENCHMARKS}
             for benchmark, sequence in sequences.items():
-                rows = {}
                 for pair in of_scene(sequence, name):
-                    rows[ids_of(pair)] = scene.rows(pair)
+                    rows[benchmark][ids_of(pair)] = scene.rows(pair)
                     progress.advance(task)
-                if rows:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    write_stored_rows(folder, name, benchmark, rows)
+            folder.mkdir(parents=True, exist_ok=True)
             write_stored_keypoints(folder, name, scene.keypoints())
+            for benchmark, found in rows.items():
+                if found:
+                    write_stored_rows(folder, name, benchmark, found)
             for benchmark, sequence in sequences.items():
                 ratios[benchmark] += right_shares(output, benchmark, of_scene(sequence, name))
     return {benchmark: float(np.mean(shares)) for benchmark, shares in ratios.items()}

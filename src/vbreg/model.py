@@ -32,7 +32,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import MatchedClouds, evenly
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.pair_problem import Chosen, DoubtOfSurfaces, PairProblem
+from vbreg.pair_problem import Chosen, PairProblem, UncertaintyOfSurfaces
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.solver import Solution, Solver
@@ -337,7 +337,7 @@ class VBReg:
         found = Chosen.of(solution)
         if problem.surfaces is not None:
             found = self._on_clouds(found, problem, problem.surfaces, solution, exact, clock)
-        problem.doubt = DoubtOfSurfaces.of(problem.matched, matches.in_unit(found.T[None])[0])
+        problem.doubt = UncertaintyOfSurfaces.of(problem.matched, matches.in_unit(found.T[None])[0])
         if problem.doubt is not None and found.probability is not None:
             with clock("uncertainty"):
                 problem.doubt = problem.doubt()

@@ -88,7 +88,7 @@ class PairProblem:
     solution: Solution | None = None  # what the search found,
     backend: BackendUsed = "plain"  # and what ran it
     chosen: Chosen | None = None  # what the clouds made of it
-    doubt: Uncertainty | DoubtOfSurfaces | None = None
+    doubt: Uncertainty | UncertaintyOfSurfaces | None = None
 
     def result(self, timings: Mapping[str, float]) -> Registration:
         """Return what users are given once everything is known."""
@@ -121,8 +121,11 @@ class PairProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class DoubtOfSurfaces:
-    """Tells how far a pose may be off, by the surfaces that both clouds share, once it is asked."""
+class UncertaintyOfSurfaces:
+    """Tells how far a pose may be off, by the surfaces that both clouds share, once it is asked.
+
+    Until it is copied to another process it holds these surfaces; what arrives is the answer.
+    """
 
     source: tuple[Tensor, Tensor]  # points (N, 3) and unit normals (N, 3)
     target: tuple[Tensor, Tensor]
@@ -131,17 +134,20 @@ class DoubtOfSurfaces:
     origin: Float64  # (3,) of the target's local frame in the user's
 
     @staticmethod
-    def of(matched: MatchedClouds, T_local: Tensor) -> DoubtOfSurfaces | None:
+    def of(matched: MatchedClouds, T_local: Tensor) -> UncertaintyOfSurfaces | None:
         """Return what can be asked of matched clouds; None where they have no normals."""
         source, target = matched.source, matched.target
         if source.normals is None or target.normals is None:
             return None
         ends = (source.points, source.normals), (target.points, target.normals)
-        return DoubtOfSurfaces(*ends, T_local, matched.scale, target.origin)
+        return UncertaintyOfSurfaces(*ends, T_local, matched.scale, target.origin)
 
     @torch.inference_mode()
     def __call__(self, result: Registration | None = None) -> Uncertainty:
-        """Return the covariance and the free directions of the pose."""
+        """Return the covariance and the free directions of the pose, whatever the result says."""
         threshold = self.scale.inlier_threshold
         planes = shared_planes(self.source, self.target, self.T_local, threshold)
         return uncertainty(planes, self.scale, self.origin)
+
+    def __reduce__(self) -> tuple[type[Uncertainty], tuple[object, ...]]:
+        return Uncertainty, tuple(self())

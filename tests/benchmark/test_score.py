@@ -24,7 +24,12 @@ def pose(degrees: float = 0.0, x: float = 0.0) -> np.ndarray:
     return T
 
 
-def write(output: Path, answers: dict[str, list[np.ndarray]], truth: list[np.ndarray]) -> None:
+def write(
+    output: Path,
+    answers: dict[str, list[np.ndarray]],
+    truth: list[np.ndarray],
+    informed: tuple[int, ...] = (),  # numbers of the pairs with an information matrix
+) -> None:
     header = {"settings": SETTINGS.to_dict()}
     problems = Table(output / PROBLEMS, header)
     labels = np.array([True, True, False, False])
@@ -36,7 +41,7 @@ def write(output: Path, answers: dict[str, list[np.ndarray]], truth: list[np.nda
                 "overlap": 0.5,
                 "consecutive": False,
                 "T_target_source": T.ravel().tolist(),
-                "information": None,
+                "information": np.eye(6).ravel().tolist() if k in informed else None,
                 "matches": 4,
                 "labels": pack(labels),
             }
@@ -67,6 +72,17 @@ def test_the_protocol_is_strict_and_errors_are_of_the_successes(tmp_path: Path) 
     assert rows[0].inlier_recall == pytest.approx(1 / 2)
     assert summary.seconds_median == pytest.approx(0.25)
     assert summary.megabytes == 3
+
+
+def test_an_rmse_is_told_where_there_is_information_whatever_the_other_poses_are(
+    tmp_path: Path,
+) -> None:
+    nothing = np.full((4, 4), np.nan)
+    write(tmp_path, {"m": [pose(0, 0.1), nothing, pose(0, 0.3)]}, [pose()] * 3, informed=(0, 2))
+    rows = score(tmp_path, ["m"])
+    assert [row.success for row in rows] == [True, False, False]
+    assert [row.rmse for row in rows] == pytest.approx([0.1, math.nan, 0.3], nan_ok=True)
+    assert [row.rmse_counts for row in rows] == [True, False, True]
 
 
 def test_a_summary_names_every_backend_that_took_part(tmp_path: Path) -> None:

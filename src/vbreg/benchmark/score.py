@@ -124,11 +124,22 @@ def _rows(
     T, truth = (_matrices(rows, "T_target_source", 4) for rows in (answers, problems))
     error = pose_error(T, truth)
     success = error.success(settings["rotation"], settings["translation"])
-    rmse = registration_rmse(T, truth, _matrices(problems, "information", 6))
-    numbers = zip(success, error.rotation, error.translation, rmse, strict=True)
+    rmse = torch.full_like(error.rotation, NAN)
+    if informed := [k for k, problem in enumerate(problems) if problem["information"] is not None]:
+        information = _matrices([problems[k] for k in informed], "information", 6)
+        rmse[informed] = registration_rmse(T[informed], truth[informed], information)
     return [
-        _row(method, problem, answer, device, *(each.item() for each in found))
-        for problem, answer, found in zip(problems, answers, numbers, strict=True)
+        _row(
+            method,
+            problem,
+            answer,
+            device,
+            success=bool(success[k]),
+            rotation_error=float(error.rotation[k]),
+            translation_error=float(error.translation[k]),
+            rmse=float(rmse[k]),
+        )
+        for k, (problem, answer) in enumerate(zip(problems, answers, strict=True))
     ]
 
 
@@ -137,6 +148,7 @@ def _row(
     problem: dict[str, Any],
     answer: dict[str, Any],
     device: str,
+    *,
     success: bool,
     rotation_error: float,
     translation_error: float,
@@ -273,7 +285,6 @@ def _number(value: float | None) -> float:
 
 
 def _matrices(rows: Sequence[dict[str, Any]], name: str, size: int) -> torch.Tensor:
-    """Return a field of the rows as matrices (n, size, size); nan where a row has none."""
-    none = [NAN] * size**2
-    values = [none if row[name] is None else row[name] for row in rows]
+    """Return a field of the rows as matrices (n, size, size)."""
+    values = [row[name] for row in rows]
     return torch.tensor(values, dtype=torch.float64).reshape(-1, size, size)

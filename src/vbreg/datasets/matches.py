@@ -206,6 +206,9 @@ def write_stored_rows(
 
     `stored_matches` reads them; the source keypoints are the first of their fragment, in order.
     """
+    largest = max((int(row.max(initial=0)) for row in rows.values()), default=0)
+    if largest > np.iinfo(np.uint16).max:
+        raise VBRegError(f"{scene}: a match leads to keypoint {largest}, expected at most 65535")
     with atomic_path(folder / f"{scene}_{benchmark}.npz") as temporary:
         np.savez_compressed(
             temporary,
