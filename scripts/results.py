@@ -17,6 +17,7 @@ from typing import NamedTuple
 from vbreg.methods import METHODS
 
 Row = dict[str, str]
+FILE = "file"  # what a row of tables 1 and 2 has beside the columns of its CSV file
 
 DATASETS = ("3DMatch", "3DLoMatch", "KITTI 10 m", "KITTI 20 m")
 OPEN3D = "Open3D's FPFH"  # what the papers' FPFH is
@@ -124,7 +125,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rows: dict[str, dict[Key, Row]] = {}
+        self._rows: dict[tuple[str, str | None], dict[Key, Row]] = {}
 
     def path(self, *parts: str) -> Path:
         return self.folder.joinpath(*parts)
@@ -138,17 +139,20 @@ class Results:
             raise NotMeasuredError(f"no file {self.path(table, 'RUN', table + '.csv')}")
         return files
 
-    def rows(self, table: str) -> dict[Key, Row]:
-        """Rows of all runs. Where a cell was measured twice, that of more pairs counts; of as many
-        pairs, that of a GPU."""
-        if table in self._rows:
-            return self._rows[table]
-        every = [row for path in self.files(table) for row in read_rows(path)]
+    def rows(self, table: str, over: str | None = None) -> dict[Key, Row]:
+        """Rows of all runs, each with its `file`; of those alone that lead over a method, if given.
+
+        Where a cell was measured twice, that of more pairs counts; of as many pairs, that of a GPU.
+        """
+        if (table, over) in self._rows:
+            return self._rows[table, over]
+        every = [{**row, FILE: str(path)} for path in self.files(table) for row in read_rows(path)]
         found: dict[Key, Row] = {}
         for row in sorted(every, key=lambda row: (-int(row["pairs"]), row["device"] == "cpu")):
             key = Key(row["dataset"], row["descriptor"], row["method"], row["points"])
-            found.setdefault(key, row)
-        self._rows[table] = found
+            if over in (None, row["over"]):
+                found.setdefault(key, row)
+        self._rows[table, over] = found
         return found
 
     def column(self, dataset: str, descriptor: str) -> dict[str, Row]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,7 @@ from results import (
     CPU,
     DATASETS,
     DESCRIPTORS,
+    FILE,
     GPU,
     OPEN3D,
     REFERENCE,
@@ -309,12 +311,13 @@ def descriptors(found: Results) -> str:
 
 def verified(found: Results) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
-    body = []
+    body, used = [], []
     for dataset, descriptor in found.columns():
         rows = found.column(dataset, descriptor)
         if not {REFERENCE, "register"} <= set(rows):
             continue
         before, after = rows[REFERENCE], rows["register"]
+        used.append(after)
         errors = [
             f"{number_of(before[column], scale)} -> {number_of(after[column], scale)}"
             for column, scale in (("rotation_error", 1), ("translation_error", 100))
@@ -331,7 +334,7 @@ def verified(found: Results) -> str:
             ]
         )
     header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
-    return table([*header, "RMSE protocol"], body) + made_by(found.files("table1")[0])
+    return table([*header, "RMSE protocol"], body) + runs_of(used)
 
 
 def points(found: Results, descriptor: str) -> str:
@@ -349,7 +352,7 @@ def points(found: Results, descriptor: str) -> str:
         if set(line[1:]) != {"-"}:
             body.append(line)
     header = [f"method, {descriptor} ({pairs} pairs)", *(f"{count} points" for count in counts)]
-    return table(header, body) + made_by(found.files("table2")[0])
+    return table(header, body) + runs_of(rows.values())
 
 
 def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
@@ -360,8 +363,8 @@ def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
 
 
 def fewest_points(found: Results) -> str:
-    """Recall minus VBReg's with the fewest points of table 2, in points."""
-    rows = found.rows("table2")
+    """Recall minus the reference's on the same pairs, with the fewest points of table 2."""
+    rows = found.rows("table2", over=REFERENCE)
     fewest = min((key.points for key in rows), key=int)
     names = [n for n in DESCRIPTORS if any(key.descriptor == n for key in rows)]
     body = []
@@ -618,6 +621,12 @@ def theorem(found: Results) -> str:
 def made_by(path: Path, before: str = "\n\n") -> str:
     sentence = read_run(path).sentence()
     return before + sentence if sentence else ""
+
+
+def runs_of(rows: Iterable[Row]) -> str:
+    """The runs behind rows of tables 1 and 2, one sentence each, that of most rows first."""
+    files = Counter(row[FILE] for row in rows)
+    return "".join(made_by(Path(file)) for file, _ in files.most_common())
 
 
 def slug(title: str) -> str:
