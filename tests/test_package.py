@@ -530,7 +530,7 @@ def test_no_placeholder_is_left_in_the_documents() -> None:
 
 # --- what is handed out
 
-MAX_WHEEL_BYTES = 40_000_000  # weights included
+MAX_WHEEL_BYTES = 45_000_000  # weights included, those of compared methods among them
 
 
 @pytest.fixture(scope="module")

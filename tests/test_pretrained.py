@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from vbreg.descriptors.choice import SHIPPED, SHIPPED_FCGF
 from vbreg.errors import FileFormatError
+from vbreg.methods import dgr
 from vbreg.model import VBReg
 from vbreg.network import NetworkConfig, VariationalNonLocalNetwork
 from vbreg.pretrained import (
@@ -144,7 +145,7 @@ def test_missing_file_says_what_to_give(tmp_path: Path) -> None:
 
 
 def test_names_are_of_files_that_are_shipped_and_no_other(saved: Path) -> None:
-    files = {*WEIGHTS.values(), SHIPPED.name, SHIPPED_FCGF.name, judge.SHIPPED}
+    files = {*WEIGHTS.values(), SHIPPED.name, SHIPPED_FCGF.name, dgr.SHIPPED.name, judge.SHIPPED}
     assert {WEIGHTS_FOLDER / file for file in files} == set(WEIGHTS_FOLDER.glob("*.safetensors"))
     assert weights_path("fast") == WEIGHTS_FOLDER / "fast.safetensors"
     assert weights_path(saved) == weights_path(str(saved)) == saved
