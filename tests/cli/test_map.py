@@ -10,6 +10,7 @@ import numpy as np
 from tests.cli.helpers import Run
 from tests.test_maps import corner, moved, pose
 from vbreg import io
+from vbreg.maps import Map
 
 
 def folder_of_clouds(folder: Path) -> Path:
@@ -41,6 +42,39 @@ def test_a_folder_with_poses_is_built_and_asked(run: Run, tmp_path: Path) -> Non
     done = run("map", "locate", path, tmp_path / "scan.ply", "--device", "cpu")
     assert done.code == 0
     assert "verdict" in done.out
+
+
+def test_a_map_is_built_from_what_reconstruct_says(run: Run, tmp_path: Path) -> None:
+    folder = folder_of_clouds(tmp_path / "scans")
+    (folder / "poses.txt").unlink()
+    io.write(folder / "elsewhere.ply", corner(2, 2))
+    poses = tmp_path / "poses.json"
+    scans = [
+        {"name": f"cloud_{k}.ply", "component": 0, "T_world_scan": pose(k).tolist()}
+        for k in range(2)
+    ]
+    apart = {"name": "elsewhere.ply", "component": 1, "T_world_scan": np.eye(4).tolist()}
+    poses.write_text(json.dumps({"scans": [*scans, apart]}), encoding="utf-8")
+    path = tmp_path / "map.safetensors"
+    built = "map", "build", folder, "-o", path, "--voxel-size", "0.1", "--device", "cpu"
+    done = run(*built, "--poses", poses)
+    assert done.code == 0, done.err
+    assert "2 of 2 clouds" in done.out
+    assert "largest component" in done.out
+    place = Map.load(path, device="cpu")
+    for k, fragment in enumerate(place.fragments):
+        middle = moved(corner(k, k).mean(0), pose(k))  # of points; the fragment's is of voxels
+        np.testing.assert_allclose(fragment.origin, middle, atol=0.1)
+    done = run(*built)
+    assert "all clouds are taken to be in one frame" in done.out
+    (folder / "cloud_1.ply").unlink()
+    done = run(*built, "--poses", poses)
+    assert done.code == 2
+    assert "cloud_1.ply" in done.err
+    poses.write_text("{}", encoding="utf-8")
+    done = run(*built, "--poses", poses)
+    assert done.code == 2
+    assert "no poses of `vbreg reconstruct" in done.err
 
 
 def test_both_verbs_show_examples(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,6 +29,8 @@ map_app = typer.Typer(
 )
 BUILD_EXAMPLES = examples(
     "vbreg map build scans/ -o map.safetensors",
+    "vbreg reconstruct scans/ --poses poses.json    # where poses are not known, then:",
+    "vbreg map build scans/ --poses poses.json -o map.safetensors",
     "vbreg map build merged.ply -o map.safetensors --voxel-size 0.1",
 )
 LOCATE_EXAMPLES = examples(
@@ -42,11 +44,18 @@ def build(
         Path,
         typer.Argument(
             metavar="FOLDER|FILE",
-            help="A folder of clouds, with poses.txt (a row of 12 or 16 numbers each, T_map_cloud) "
-            "or already in one frame; or one merged cloud.",
+            help="A folder of clouds, with poses.txt (a row T_map_cloud of 12 or 16 numbers each), "
+            "with --poses, or already in one frame; or one merged cloud.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map, .safetensors.")],
+    poses: Annotated[
+        Path | None,
+        typer.Option(
+            help="Poses of the clouds, .json of `vbreg reconstruct` (its largest component becomes "
+            "the map), or a file like poses.txt. Left out: poses.txt in the folder."
+        ),
+    ] = None,
     voxel_size: VoxelSizeOption = None,
     preset: PresetOption = None,
     descriptor: DescriptorOption = "learned",
@@ -54,7 +63,8 @@ def build(
     quiet: QuietOption = False,
 ) -> None:
     """Describe a map of one or many clouds, and save it."""
-    files, poses = _clouds(clouds)
+    placed = _placed_clouds(clouds, poses)
+    files = placed.files
     if output.suffix != ".safetensors" or not output.absolute().parent.is_dir():
         raise VBRegError(f"-o {output}: expected a .safetensors file in a folder that exists")
     start = time.perf_counter()
@@ -64,7 +74,7 @@ def build(
 
         found = Map.build(
             files,
-            poses,
+            placed.poses,
             voxel_size=voxel_size,
             preset=preset,
             descriptor=descriptor,
@@ -77,6 +87,7 @@ def build(
         console = stdout_console()
         keypoints = sum(map(len, found.fragments))
         print_row(console, "fragments", f"{len(found)} of {len(files)} clouds")
+        print_row(console, "poses", placed.told)
         print_row(console, "keypoints", str(keypoints))
         print_row(console, "voxel size", f"{found.scale.voxel_size:g}")
         print_row(console, "seconds", f"{time.perf_counter() - start:.1f}")
@@ -133,19 +144,48 @@ def _print(found: dict[str, Any]) -> None:
         complain("warning", f"{found['source']}: {found['verdict']}")
 
 
-def _clouds(path: Path) -> tuple[list[Path], Any]:
-    """Return the files of a map and their poses; None where these are in one frame already."""
+class PlacedClouds(NamedTuple):
+    """The files of a map, their poses, and where these come from, in words."""
+
+    files: list[Path]
+    poses: Any  # (K, 4, 4); None where the clouds are in one frame already
+    told: str
+
+
+def _placed_clouds(path: Path, given: Path | None) -> PlacedClouds:
+    """Find the files of a map and their poses."""
     if not path.is_dir():
         check_inputs(path)
-        return [path], None
+        if given is not None:
+            raise VBRegError(f"--poses {given}: {path} is one cloud; poses go with a folder")
+        return PlacedClouds([path], None, "one cloud, in its own frame")
     from vbreg.datasets.folder import POSES, cloud_files, files_and_poses
 
-    if (path / POSES).is_file():
-        return files_and_poses(path)
+    if given is not None and given.suffix.lower() == ".json":
+        return _placed_by_reconstruction(path, given)
+    if given is not None or (path / POSES).is_file():
+        source = given or path / POSES
+        return PlacedClouds(*files_and_poses(path, source), str(source))
     files = cloud_files(path)
     if not files:
         raise VBRegError(f"{path}: no clouds in this folder; `vbreg formats` lists their endings")
-    return files, None
+    return PlacedClouds(
+        files, None, f"neither --poses nor {POSES}: all clouds are taken to be in one frame"
+    )
+
+
+def _placed_by_reconstruction(folder: Path, path: Path) -> PlacedClouds:
+    """Find the scans that a reconstruction put into its largest component."""
+    from vbreg.scenes.outputs import read_scene_poses
+
+    poses = read_scene_poses(path)
+    if missing := [name for name in poses if not (folder / name).is_file()]:
+        raise VBRegError(
+            f"--poses {path}: {len(missing)} of its scans are not in {folder}, say {missing[0]}; "
+            "give the folder that was reconstructed"
+        )
+    files = [folder / name for name in poses]
+    return PlacedClouds(files, list(poses.values()), f"{path}, the largest component")
 
 
 map_app.command("build", epilog=BUILD_EXAMPLES)(build)

@@ -59,15 +59,19 @@ def cloud_files(folder: Path) -> list[Path]:
     return sorted(chosen, key=lambda path: natural_key(path.name))
 
 
-def files_and_poses(folder: Path) -> tuple[list[Path], Float64]:
-    """Return the clouds' files and their poses (K, 4, 4), as many of these as of those."""
+def files_and_poses(folder: Path, source: Path | None = None) -> tuple[list[Path], Float64]:
+    """Return the clouds' files and their poses (K, 4, 4), as many of these as of those.
+
+    The poses are those of the file `source`; left out, of `poses.txt` in the folder.
+    """
     must_exist(folder, "a folder of clouds with poses")
-    poses = read_poses(folder / POSES)
+    source = source or folder / POSES
+    poses = read_poses(source)
     files = cloud_files(folder)
     if len(files) != len(poses):
         raise FileFormatError(
-            f"{folder.absolute()}: {len(files)} clouds and {len(poses)} poses in {POSES}; expected "
-            "a row for every cloud, in the order of the numbers in their names"
+            f"{folder.absolute()}: {len(files)} clouds and {len(poses)} poses in {source}; "
+            "expected a row for every cloud, in the order of the numbers in their names"
         )
     return files, poses
 

@@ -1,4 +1,4 @@
-"""A reconstruction into files: poses as JSON, TUM or g2o, and one cloud for each component."""
+"""A reconstruction into files and back: poses as JSON, TUM or g2o, a cloud for each component."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vbreg.clouds import voxel_index
 from vbreg.errors import FileFormatError
 from vbreg.scenes.graph import information_of
 from vbreg.scenes.results import Reconstruction
-from vbreg.types import PointCloud
+from vbreg.types import Float64, PointCloud
 
 POSE_ENDINGS = (".json", ".tum", ".txt", ".g2o")
 
@@ -92,6 +92,28 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
             for join in found.refused
         ],
     }
+
+
+def read_scene_poses(path: str | os.PathLike[str]) -> dict[str, Float64]:
+    """Return T_world_scan (4, 4) of each scan of the largest component, by its name.
+
+    The file is one that `write_scene_poses` wrote as JSON.
+    """
+    path = Path(path)
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(scan["name"]): np.array(scan["T_world_scan"], dtype=np.float64)
+            for scan in said["scans"]
+            if scan["component"] == 0
+        }
+    except FileNotFoundError as error:
+        raise FileFormatError(f"{path}: no such file; expected poses of reconstruct") from error
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, LookupError) as error:
+        raise FileFormatError(
+            f"{path}: no poses of `vbreg reconstruct --poses {path.name}` in it "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def merged_component(
