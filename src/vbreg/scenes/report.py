@@ -84,7 +84,8 @@ def _content(
             start += len(points)
     kept = sum(edge.kept for edge in found.edges)
     said |= {
-        "title": f"{len(found)} scans in {len(found.components)} components - vbreg",
+        "title": f"{_counted(len(found), 'scan')} in "
+        f"{_counted(len(found.components), 'component')} - vbreg",
         "about": f"{kept} edges kept of {len(found.edges)}, {found.pairs_tried} pairs tried of "
         f"{len(found) * (len(found) - 1) // 2}, voxel size {found.voxel_size:g}.",
         "command": command,
@@ -92,6 +93,11 @@ def _content(
         "tried": [list(pair) for pair in found.tried],
     }
     return said, np.concatenate(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    """Return a number and what is counted, in the plural where it takes one."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:

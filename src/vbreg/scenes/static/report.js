@@ -42,7 +42,7 @@
 
   // --- matrix of pairs
 
-  const K = data.scans.length, cell = Math.max(2, Math.min(14, Math.floor(900 / K)));
+  const K = data.scans.length, cell = Math.max(2, Math.min(28, Math.floor(900 / K)));
   const pairs = find("pairs"), order = data.components.flat();
   const place = []; order.forEach((k, row) => { place[k] = row; });
   pairs.width = pairs.height = K * cell;
