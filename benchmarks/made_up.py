@@ -11,12 +11,19 @@ from vbreg.types import Float64
 EXTENT, THRESHOLD, RIGHT = 3.0, 0.1, 0.12  # metres, metres, share of right matches
 
 
-def made_up_matches(n: int, seed: int = 0) -> tuple[Float64, Float64]:
-    """Source and target ends (n, 3), an eighth of them right."""
+def made_up_pose(seed: int = 0) -> Float64:
+    """The pose (4, 4) that the right ones of `made_up_matches` agree with: a turn."""
+    T = np.eye(4)
+    T[:3, :3] = random_rotation(generator=torch.Generator().manual_seed(seed)).double().numpy()
+    return T
+
+
+def made_up_matches(n: int, seed: int = 0, right: float = RIGHT) -> tuple[Float64, Float64]:
+    """Source and target ends (n, 3), of which about the share `right` is right."""
     generator = np.random.default_rng(seed)
-    R = random_rotation(generator=torch.Generator().manual_seed(seed)).double().numpy()
     source = generator.uniform(0, EXTENT, (n, 3))
-    target = source @ R.T + generator.normal(0, 0.1 * THRESHOLD, (n, 3))
-    wrong = generator.random(n) > RIGHT
+    target = source @ made_up_pose(seed)[:3, :3].T
+    target += generator.normal(0, 0.1 * THRESHOLD, (n, 3))
+    wrong = generator.random(n) > right
     target[wrong] = generator.uniform(0, EXTENT, (int(wrong.sum()), 3))
     return source, target

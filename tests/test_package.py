@@ -140,8 +140,8 @@ ALLOWED = {
     ),
     "training": (
         "backends clouds datasets descriptors errors frames geometry io losses matching methods "
-        "metrics model network pretrained recording refinement scale simulator solver surfaces "
-        "types verification voting"
+        "metrics model network pretrained progress recording refinement scale simulator solver "
+        "surfaces types verification voting"
     ),
     "benchmark": (
         "backends datasets descriptors errors frames io matching methods metrics progress scale "
@@ -153,7 +153,7 @@ ALLOWED = {
     ),
     "cli": (
         "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
-        "methods registration render scenes streaming summary training types viewer"
+        "methods progress registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from vbreg import io, register, streaming
+from vbreg.backends import devices
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.frames import LocalCloud
 from vbreg.io import formats
@@ -105,6 +106,32 @@ def test_the_sample_is_even_and_small(tmp_path: Path, monkeypatch: pytest.Monkey
     assert 500 <= len(streamed.points) <= 1000
     every = 8000 // len(streamed.points)
     assert torch.allclose(streamed.points, whole.points[::every][: len(streamed.points)], atol=1e-5)
+
+
+def test_memory_is_that_of_a_block_and_not_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three million points, written part by part; as float64 they are 69 MiB."""
+    monkeypatch.setattr(formats.read_blocks, "__defaults__", (50_000,))
+    monkeypatch.setattr(streaming, "MAX_SAMPLE", 10_000)
+    path, cpu = tmp_path / "scan.bin", torch.device("cpu")
+    with path.open("wb") as file:
+        for seed in range(30):
+            part = np.c_[walls(100_000, seed), np.zeros(100_000)]
+            file.write(part.astype("<f4").tobytes())
+    grown = []
+    for load in (StreamedCloud.of_file, LocalCloud.of):
+        start = devices.start_peak(cpu, give_back=True)
+        if start is None:
+            pytest.skip("only Linux keeps the mark of the highest memory that can be set back")
+        cloud = load(path, "a scan")
+        assert cloud.count == 3_000_000
+        assert len(cloud.thinned([0.1])[0]) > 1000
+        grown.append(devices.peak(cpu) - start)
+        del cloud
+    streamed, whole = grown  # MiB
+    assert streamed < 40
+    assert whole > 68
 
 
 def test_a_registration_is_the_same(tmp_path: Path) -> None:

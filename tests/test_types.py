@@ -106,14 +106,14 @@ def test_a_half_turn_has_a_repr() -> None:
     assert "rotation 180.00 deg" in repr(result(T_target_source=T))
 
 
-def test_doubt_is_told_once_and_only_to_those_who_ask() -> None:
+def test_uncertainty_is_told_once_and_only_to_those_who_ask() -> None:
     asked = []
 
     def tell(about: Registration) -> Uncertainty:
         asked.append(about)
         return Uncertainty(np.eye(6), (FreeDirection("slides", (1.0, 0.0, 0.0)),))
 
-    found = result(doubt=tell)
+    found = result(uncertainty=tell)
     assert found.fitness == 0.6
     assert not asked
     assert not found.determined
@@ -122,7 +122,7 @@ def test_doubt_is_told_once_and_only_to_those_who_ask() -> None:
     assert asked == [found]
 
 
-def test_without_doubt_the_matches_have_the_say() -> None:
+def test_without_uncertainty_the_matches_have_the_say() -> None:
     for fixed in (False, True):
         found = result(fixed=fixed)
         assert (found.determined, found.covariance, found.free_directions) == (fixed, None, ())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from scipy.linalg import expm
 from tests.conftest import make_problem
 from vbreg import demo, register
 from vbreg.geometry import random_rotation
+from vbreg.matching import describe, match_clouds
 from vbreg.model import VBReg
 from vbreg.scale import Scale
 from vbreg.types import FreeDirection, Registration, Uncertainty
@@ -165,12 +169,27 @@ def test_a_pose_that_nobody_judges_is_doubted_by_the_same_surfaces_once_that_is_
     assert "uncertainty" in judged.timings
     assert "uncertainty" not in lazy.timings
     sent: Registration = pickle.loads(pickle.dumps(lazy))
-    assert isinstance(sent.doubt, Uncertainty)  # and not the clouds
+    assert isinstance(sent.uncertainty, Uncertainty)  # and not the clouds
     for result in (lazy, sent):
         assert result.covariance is not None
         assert judged.covariance is not None
         np.testing.assert_allclose(result.covariance, judged.covariance, rtol=0.02, atol=1e-9)
         assert result.free_directions == ()
+
+
+def test_a_result_holds_the_clouds_until_it_has_told_its_uncertainty(fast: VBReg) -> None:
+    source, target, _ = demo.load()
+    ends = [describe(cloud, Scale(0.05), descriptor="fpfh") for cloud in (source, target)]
+    matched = match_clouds(*ends, Scale(0.05))
+    result = fast.solve(matched, verify=False)
+    clouds = [weakref.ref(part) for end in ends for part in (end.points, end.normals)]
+    del ends, matched
+    gc.collect()
+    assert all(cloud() is not None for cloud in clouds)
+    told = result.covariance
+    gc.collect()
+    assert not any(cloud() is not None for cloud in clouds)
+    assert replace(result).covariance is told is not None  # a copy remembers it, too
 
 
 # --- the covariance

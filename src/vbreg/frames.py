@@ -223,7 +223,7 @@ class Matches:
 
 def check_units(source: LocalCloud, target: LocalCloud) -> None:
     """Raise where one cloud is about a thousand times as large as the other."""
-    sizes = [reach_of(cloud.points.double().numpy()) for cloud in (source, target)]
+    sizes = [middle_and_reach(cloud.points.double().numpy())[1] for cloud in (source, target)]
     if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
         larger = "source" if sizes[0] > sizes[1] else "target"
         raise VBRegError(
@@ -233,16 +233,11 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
         )
 
 
-def reach_of(points: Float64) -> float:
-    """Return the distance from the middle within which nearly all points (N, 3) lie."""
-    return _middle_and_reach(points)[1]
-
-
 def strays_of(points: Float64) -> Bool:
     """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
     if len(points) < MIN_STRAY_CLOUD:
         return np.zeros(len(points), dtype=bool)
-    middle, reach = _middle_and_reach(points)
+    middle, reach = middle_and_reach(points)
     if reach == 0:
         return np.zeros(len(points), dtype=bool)
     with np.errstate(over="ignore"):
@@ -250,7 +245,7 @@ def strays_of(points: Float64) -> Bool:
         return np.asarray(np.einsum("ni,ni->n", away, away) > 1)  # a norm would take three times
 
 
-def _middle_and_reach(points: Float64) -> tuple[Float64, float]:
+def middle_and_reach(points: Float64) -> tuple[Float64, float]:
     """Return the middle (3,) of points (N, 3), and how far from it nearly all of them lie."""
     sample = points[:: max(1, len(points) // MAX_SAMPLE)]
     middle = np.median(sample, axis=0)

@@ -204,7 +204,7 @@ class VBReg:
                 backend=backend,
                 memory_limited=len(source) == held < found[b],
                 timings=clock.seconds,
-                doubt=uncertainty_of_inliers,
+                uncertainty=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
         ]
@@ -262,7 +262,7 @@ class VBReg:
         for group in self._groups(problems, seed):
             self._search(group, most, seed, clock)
         for problem in problems:
-            self._settle(problem, exact, clock)
+            self._settle(problem, clock)
         share = clock.seconds
         if len(problems) > 1:
             share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
@@ -289,9 +289,8 @@ class VBReg:
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
         surfaces = SurfacePair.of(matched) if judge is not None or exact else None
-        return PairProblem(
-            matched, matches, limits, surfaces, judge if surfaces is not None else None, limited
-        )
+        judge = judge if surfaces is not None else None
+        return PairProblem(matched, matches, limits, surfaces, judge, exact, limited)
 
     def _groups(
         self, problems: Sequence[PairProblem], seed: int | None
@@ -330,19 +329,23 @@ class VBReg:
             problem.solution = solution.problem(b, len(problem.matches))
             problem.backend = backend
 
-    def _settle(self, problem: PairProblem, exact: bool, clock: Stopwatch) -> None:
+    def _settle(self, problem: PairProblem, clock: Stopwatch) -> None:
         """Let the clouds choose and refine the pose of a problem, and say how far to trust it."""
         solution, matches = problem.solution, problem.matches
         assert solution is not None
         found = Chosen.of(solution)
-        if problem.surfaces is not None:
-            found = self._on_clouds(found, problem, problem.surfaces, solution, exact, clock)
-        problem.doubt = UncertaintyOfSurfaces.of(problem.matched, matches.in_unit(found.T[None])[0])
-        if problem.doubt is not None and found.probability is not None:
+        if problem.judge is not None:
+            found = self._judged(found, problem, problem.judge, solution, clock)
+        elif problem.exact and problem.surfaces is not None:
+            with clock("refine on clouds"):
+                found = found.on_clouds(problem.surfaces, problem.limits)
+        told = UncertaintyOfSurfaces.of(problem.matched, matches.in_unit(found.T[None])[0])
+        problem.uncertainty = told
+        if told is not None and found.probability is not None:
             with clock("uncertainty"):
-                problem.doubt = problem.doubt()
-            if problem.doubt.free_directions:
-                found = found.doubted(FREE_ODDS)
+                problem.uncertainty = told()
+            if problem.uncertainty.free_directions:
+                found = found.with_odds_times(FREE_ODDS)
         problem.chosen = found
 
     def votes(self, result: Registration) -> Votes:
@@ -362,28 +365,24 @@ class VBReg:
         rows = members.indices[0].where(members.valid[0], -1)
         return Votes(seeds.indices[0][real].numpy(), rows[real].numpy())
 
-    def _on_clouds(
+    def _judged(
         self,
         found: Chosen,
         problem: PairProblem,
-        surfaces: SurfacePair,
+        judge: Judge,
         solution: Solution,
-        exact: bool,
         clock: Stopwatch,
     ) -> Chosen:
-        """Return the candidate that a judge chooses, refined where asked for, or the pose refined.
+        """Return the candidate that a judge chooses, refined where that is asked for.
 
         Without candidates nothing is probable.
         """
-        judge, limits = problem.judge, problem.limits
-        if judge is None:
-            with clock("refine on clouds"):
-                return found.on_clouds(surfaces, limits)
+        assert problem.surfaces is not None, "a judge looks at surfaces"
         if not bool((solution.candidate_score >= 0).any()):
             return found._replace(probability=0.0, overlap=0.0)
         with clock("verify"):
-            question = Question.of(problem.matched, surfaces, solution)
-            verdict = self._asks(judge, question, limits, exact)
+            question = Question.of(problem.matched, problem.surfaces, solution)
+            verdict = self._asks(judge, question, problem.limits, problem.exact)
             return Chosen.of_verdict(verdict, solution.candidates[0])
 
     def _matches_of(self, matched: MatchedClouds) -> Matches:

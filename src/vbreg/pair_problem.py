@@ -63,13 +63,13 @@ class Chosen(NamedTuple):
         found[:3, 3] /= INLIER_THRESHOLD
         return self._replace(T=found)
 
-    def doubted(self, odds: float) -> Chosen:
+    def with_odds_times(self, factor: float) -> Chosen:
         """Return the same with the odds of every pose to be right multiplied."""
         if self.probability is None:
             return self
 
         def less(p: float) -> float:
-            return p * odds / (1 - p + p * odds)
+            return p * factor / (1 - p + p * factor)
 
         others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
         return self._replace(probability=less(self.probability), others=others)
@@ -83,12 +83,13 @@ class PairProblem:
     matches: Matches  # the same as a solver takes them
     limits: Limits | None
     surfaces: SurfacePair | None  # None where nobody looks, or clouds were described elsewhere
-    judge: Judge | None  # None where the matches alone decide
+    judge: Judge | None  # None where the matches alone decide; it needs the surfaces
+    exact: bool  # whether the pose is refined, which needs the surfaces, too
     memory_limited: bool
     solution: Solution | None = None  # what the search found,
     backend: BackendUsed = "plain"  # and what ran it
     chosen: Chosen | None = None  # what the clouds made of it
-    doubt: Uncertainty | UncertaintyOfSurfaces | None = None
+    uncertainty: Uncertainty | UncertaintyOfSurfaces | None = None
 
     def result(self, timings: Mapping[str, float]) -> Registration:
         """Return what users are given once everything is known."""
@@ -111,7 +112,7 @@ class PairProblem:
             memory_limited=self.memory_limited,
             voxel_size=self.matched.scale.voxel_size,
             timings=timings,
-            doubt=self.doubt or uncertainty_of_inliers,
+            uncertainty=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,
             overlap=found.overlap,
             alternatives=tuple(
@@ -120,18 +121,26 @@ class PairProblem:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class UncertaintyOfSurfaces:
-    """Tells how far a pose may be off, by the surfaces that both clouds share, once it is asked.
-
-    Until it is copied to another process it holds these surfaces; what arrives is the answer.
-    """
+class PosedSurfaces(NamedTuple):
+    """Both clouds of a pair with their normals, and a pose between their local frames."""
 
     source: tuple[Tensor, Tensor]  # points (N, 3) and unit normals (N, 3)
     target: tuple[Tensor, Tensor]
     T_local: Tensor  # (4, 4)
     scale: Scale
     origin: Float64  # (3,) of the target's local frame in the user's
+
+
+class UncertaintyOfSurfaces:
+    """Tells how far a pose may be off, by the surfaces that both clouds share, once it is asked.
+
+    Until then it holds these surfaces on their device; afterwards it remembers the answer alone,
+    and this is what arrives in another process, too.
+    """
+
+    def __init__(self, surfaces: PosedSurfaces) -> None:
+        self._surfaces: PosedSurfaces | None = surfaces
+        self._answer: Uncertainty | None = None
 
     @staticmethod
     def of(matched: MatchedClouds, T_local: Tensor) -> UncertaintyOfSurfaces | None:
@@ -140,14 +149,19 @@ class UncertaintyOfSurfaces:
         if source.normals is None or target.normals is None:
             return None
         ends = (source.points, source.normals), (target.points, target.normals)
-        return UncertaintyOfSurfaces(*ends, T_local, matched.scale, target.origin)
+        return UncertaintyOfSurfaces(PosedSurfaces(*ends, T_local, matched.scale, target.origin))
 
     @torch.inference_mode()
     def __call__(self, result: Registration | None = None) -> Uncertainty:
         """Return the covariance and the free directions of the pose, whatever the result says."""
-        threshold = self.scale.inlier_threshold
-        planes = shared_planes(self.source, self.target, self.T_local, threshold)
-        return uncertainty(planes, self.scale, self.origin)
+        held = self._surfaces
+        if held is not None:
+            radius = held.scale.inlier_threshold
+            planes = shared_planes(held.source, held.target, held.T_local, radius)
+            self._answer = uncertainty(planes, held.scale, held.origin)
+            self._surfaces = None  # last, since another thread may ask meanwhile
+        assert self._answer is not None
+        return self._answer
 
     def __reduce__(self) -> tuple[type[Uncertainty], tuple[object, ...]]:
         return Uncertainty, tuple(self())

@@ -20,7 +20,7 @@ from torch import Tensor
 from vbreg import io
 from vbreg.clouds import VoxelMeans
 from vbreg.errors import VBRegError, VBRegWarning
-from vbreg.frames import MIN_STRAY_CLOUD, STRAY_REACH, LocalCloud, reach_of
+from vbreg.frames import MIN_STRAY_CLOUD, STRAY_REACH, LocalCloud, middle_and_reach
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points
 from vbreg.types import Float64
 
@@ -173,7 +173,8 @@ def _stray_limit(found: Looked) -> tuple[Float64, float] | None:
     """Return the middle of a cloud and how far from it points count, None where all do."""
     if len(found) < MIN_STRAY_CLOUD:
         return None
-    middle, most = np.median(found.sample, axis=0), STRAY_REACH * reach_of(found.sample)
+    middle, reach = middle_and_reach(found.sample)
+    most = STRAY_REACH * reach
     with np.errstate(over="ignore"):
         farthest = float(np.linalg.norm(np.maximum(found.high - middle, middle - found.low)))
     return (middle, most) if 0 < most < farthest else None

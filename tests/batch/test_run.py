@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,10 +16,10 @@ import pytest
 
 from vbreg import register
 from vbreg.batch import BatchSettings, register_table, run
-from vbreg.batch.journal import ResultJournal, journal_path
-from vbreg.batch.local import Died, Done
+from vbreg.batch.journal import ResultJournal, content_of, journal_path
+from vbreg.batch.local import Died, Done, LocalPool
 from vbreg.batch.plan import Plan
-from vbreg.batch.rows import POSE, PairRow, failed
+from vbreg.batch.rows import POSE, PairRow, failed, pair_rows
 from vbreg.batch.run import MAX_DEATHS, BatchRun
 from vbreg.batch.tables import Row, read_table
 from vbreg.batch.worker import Worker
@@ -26,6 +27,27 @@ from vbreg.errors import VBRegError
 
 SETTINGS = BatchSettings(voxel_size=0.1)
 STATUS = {"b": "failed", "e": "failed"}
+
+
+class Watched(LocalPool):
+    """Processes of this machine, the first of which is killed as soon as it has its first rows."""
+
+    def __init__(self, settings: BatchSettings, devices: Sequence[str]) -> None:
+        super().__init__(settings, devices)
+        self.given: list[list[PairRow]] = []
+        self.died: list[Died] = []
+
+    def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
+        self.given.append(list(rows))
+        super().submit(worker, rows)
+        if len(self.given) == 1:
+            assert worker == 0
+            self.processes[0].kill()
+
+    def wait(self) -> list[Done | Died]:
+        events = super().wait()
+        self.died += [event for event in events if isinstance(event, Died)]
+        return events
 
 
 class HereAndNow:
@@ -92,6 +114,34 @@ def test_rows_stand_in_the_order_of_the_input(table: Path, tmp_path: Path, here:
         assert float(row["success_probability"]) == pytest.approx(alone.success_probability)
         assert float(row["used_voxel_size"]) == size
     assert not journal_path(output).exists()
+
+
+def test_json_lines_in_and_parquet_out(table: Path, tmp_path: Path, here: None) -> None:
+    """Types stay what they are, and the poses are those of the same pairs in CSV."""
+    pytest.importorskip("pyarrow", reason="vbreg[scale] is not installed")
+    given: list[Row] = [
+        {**row, "count": k, "tags": [k, "x"], "voxel_size": float(row["voxel_size"] or 0.1)}
+        for k, row in enumerate(read_table(table))
+        if row["id"] != "e"
+    ]
+    lines = table.with_name("pairs.jsonl")  # beside the clouds
+    lines.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
+    register_table(lines, tmp_path / "poses.parquet", settings=SETTINGS, workers=3)
+    register_table(table, tmp_path / "poses.csv", settings=SETTINGS, workers=3)
+    found = read_table(tmp_path / "poses.parquet")
+    texts = [row for row in read_table(tmp_path / "poses.csv") if row["id"] != "e"]
+    assert [row["id"] for row in found] == list("abcdf")
+    for row, before, text in zip(found, given, texts, strict=True):
+        assert {name: row[name] for name in before} == {
+            **before,
+            "tags": json.dumps(before["tags"]),
+        }
+        assert row["status"] == text["status"]
+        for name in (*POSE, "success_probability", "inliers"):
+            assert row[name] == (None if text[name] is None else float(text[name]))
+        if row["status"] != "failed":
+            assert isinstance(row["inliers"], int)
+            assert isinstance(row["T00"], float)
 
 
 def test_a_run_goes_on_where_it_stopped(
@@ -163,29 +213,57 @@ def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
     journal.close()
 
 
+def whole_lines(journal: Path) -> list[Row]:
+    """The results that a run has written so far."""
+    lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+    return [row for row in map(content_of, lines[1:]) if row is not None]
+
+
 @pytest.mark.slow
 def test_a_killed_command_goes_on(table: Path, tmp_path: Path) -> None:
-    """With processes and signals: SIGKILL to the command, then to a worker of the next."""
+    """With processes and signals: what was found before the kill is not computed again."""
     output = tmp_path / "poses.csv"
     journal = journal_path(output)
     command = [sys.executable, "-m", "vbreg", "batch", str(table), "-o", str(output)]
     command += ["--voxel-size", "0.1", "--workers", "1", "--device", "cpu"]
-    killed = False
-    for _ in range(3):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        before = journal.read_bytes().count(b"\n") if journal.exists() else 1
-        while process.poll() is None:
-            if not killed and journal.exists() and journal.read_bytes().count(b"\n") > before:
-                process.kill()
-                killed = True
-            time.sleep(0.02)
-        if process.returncode == 0:
-            break
-    assert killed
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
+        while not whole_lines(journal) and first.poll() is None:
+            time.sleep(0.01)
+        first.kill()
+    assert first.returncode != 0
+    assert not output.exists()
+    before = whole_lines(journal)
+    assert 0 < len(before) < 6
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert f"known before {len(before)}" in done.stdout
+    assert not journal.exists()
     rows = read_table(output)
     assert [row["id"] for row in rows] == list("abcdef")
     assert [row["status"] == "failed" for row in rows] == [row["id"] in "be" for row in rows]
-    assert not journal.exists()
+    for known in before:  # a row that is computed again takes another time
+        assert rows[known["row"]]["seconds"] == str(known["seconds"])
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_when_a_local_worker_is_killed(table: Path, tmp_path: Path) -> None:
+    """Two processes of this machine; one is killed while it has a row, and another takes over."""
+    pool = Watched(SETTINGS, ["cpu", "cpu"])
+    first = pool.processes[0]
+    journal = ResultJournal(tmp_path / "journal", {})
+    try:
+        BatchRun(Plan(pair_rows(read_table(table), table.parent), 2, 1), pool, journal)()
+        assert len(pool.died) == 1
+        assert pool.processes[0] is not first
+        assert not first.is_alive()
+        assert sorted(journal.places) == list(range(6))
+        assert journal.counts["failed"] == 2
+        lost = pool.given[0][0]
+        assert [rows for rows in pool.given if lost in rows] == [[lost], [lost]]
+        assert len(pool.given) == 6 + 1
+    finally:
+        pool.close()
+        journal.close()
+    assert not any(process.is_alive() for process in pool.processes)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +300,6 @@ def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> Non
     """Two actors of a local Ray; the process of one is killed in the middle."""
     ray = pytest.importorskip("ray", reason="vbreg[scale] is not installed")
     from vbreg.batch.cluster import RayPool
-    from vbreg.batch.rows import pair_rows
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:

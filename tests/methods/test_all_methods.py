@@ -10,6 +10,7 @@ import torch
 
 from tests.conftest import make_problem
 from tests.methods.helpers import (
+    APART,
     OTHERS,
     OURS,
     TAU,
@@ -36,6 +37,13 @@ ALL = parameters(*OURS, *OTHERS)
 EXACT = {"fgr": 1e-2}
 # Open3D's RANSAC ends with the pose of three matches, not of all inliers.
 LOOSE = {"ransac-open3d": 3.0}
+# DGR's network knows surfaces. Of the scattered points here it trusts none, so that its RANSAC
+# finds the pose and no match is confident; test_dgr.py asks the network itself.
+UNSURE = ("dgr",)
+
+
+def test_no_method_is_without_laws() -> None:
+    assert sorted((*OURS, *OTHERS, *APART)) == sorted(METHODS)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -168,7 +176,8 @@ def test_all_report_alike(name: str) -> None:
     assert result.confidence.shape == (200,)
     assert result.confidence.dtype == np.float32
     assert 0 <= result.confidence.min() <= result.confidence.max() <= 1
-    assert result.confidence[problem.inliers].mean() > result.confidence[~problem.inliers].mean()
+    right, wrong = (result.confidence[rows].mean() for rows in (problem.inliers, ~problem.inliers))
+    assert right > wrong or (name in UNSURE and right == wrong == 0)
     assert result.matches_found == 200
     assert result.inlier_threshold == TAU
     assert result.voxel_size is None

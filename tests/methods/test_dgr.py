@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from tests.conftest import make_problem
-from tests.methods.helpers import TAU, error, posed
+from tests.methods.helpers import (
+    TAU,
+    error,
+    moved,
+    opened,
+    posed,
+    random_pose,
+    surface_problem,
+)
 from vbreg import methods
 from vbreg.errors import FileFormatError
 from vbreg.estimation import squared_residuals
@@ -150,6 +158,42 @@ def test_where_the_weights_find_too_little_ransac_is_asked(
     T, _ = answer_of(few, posed(made.source, made.target))
     assert asked == [80_000]
     assert error(T, made.T)[0] < 2.0
+
+
+@pytest.fixture
+def _no_ransac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is found, the weights find it."""
+
+    def asked(*_: object) -> None:
+        raise AssertionError("RANSAC was asked")
+
+    monkeypatch.setattr(ransac, "solve", asked)
+
+
+@pytest.mark.usefixtures("_no_ransac")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_shipped_network_finds_a_pose_that_most_matches_speak_against(seed: int) -> None:
+    """85 % are wrong; RANSAC is not asked."""
+    problem = surface_problem(seed)
+    result = opened("dgr")(posed(problem.source, problem.target))
+    rotation, translation = error(result.T_target_source, problem.T)
+    assert rotation < 0.5
+    assert translation < 0.01
+    weights = result.confidence
+    assert weights[problem.inliers].sum() > 0.9 * weights.sum()
+
+
+@pytest.mark.usefixtures("_no_ransac")
+def test_the_pose_of_the_shipped_network_moves_with_the_clouds() -> None:
+    """The weights do not stay the same: cells lie along the axes of each frame."""
+    problem, A, B = surface_problem(0), random_pose(11), random_pose(12)
+    before = opened("dgr")(posed(problem.source, problem.target))
+    after = opened("dgr")(posed(moved(A, problem.source), moved(B, problem.target)))
+    expected = B @ before.T_target_source @ np.linalg.inv(A)
+    rotation, translation = error(after.T_target_source, expected)
+    assert rotation < 0.5
+    assert translation < 0.01
+    assert np.corrcoef(before.confidence, after.confidence)[0, 1] > 0.7
 
 
 def test_every_weight_gets_a_gradient() -> None:

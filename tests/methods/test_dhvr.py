@@ -16,13 +16,27 @@ from vbreg.geometry import from_rotation_translation, rotation_of_vector
 from vbreg.methods import dhvr
 from vbreg.methods.common import Task
 
+SHIPPED = dhvr.TRIPLETS  # before conftest.py makes it smaller
 
-def test_votes_find_a_pose_that_one_match_of_a_hundred_agrees_with(
-    monkeypatch: pytest.MonkeyPatch,
+
+@pytest.mark.parametrize(
+    ("triplets", "right", "seed"),
+    [
+        (SHIPPED, 0.02, 0),
+        (SHIPPED, 0.02, 1),
+        (SHIPPED, 0.02, 2),
+        pytest.param(5_000_000, 0.01, 0, id="99 % outliers"),
+    ],
+)
+def test_votes_find_a_pose_that_few_matches_agree_with(
+    triplets: int, right: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a million triplets one is expected to be right, and thousands have sides that agree."""
-    monkeypatch.setattr(dhvr, "TRIPLETS", 5_000_000)
-    problem = make_problem(4000, inlier_ratio=0.01, noise=0.005)
+    """Of a million triplets 8 are expected to be right at 2 %, and one at 1 %; thousands agree.
+
+    docs/experiments.md says how often they find the pose, with more noise than here.
+    """
+    monkeypatch.setattr(dhvr, "TRIPLETS", triplets)
+    problem = make_problem(4000, right, noise=0.005, seed=seed)
     result = opened("dhvr")(posed(problem.source, problem.target))
     rotation, translation = error(result.T_target_source, problem.T)
     assert rotation < 1.5

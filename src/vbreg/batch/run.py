@@ -20,7 +20,7 @@ from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_choice, check_whole_number
 from vbreg.pretrained import DEFAULT, read_header, weights_path
-from vbreg.progress import progress_bar
+from vbreg.progress import progress
 
 EngineName: TypeAlias = Literal["local", "ray"]
 MAX_TRIES = 3  # of a row whose worker ends
@@ -195,12 +195,11 @@ def _compute(
     """Compute what is missing; return by how many workers."""
     pool = open_pool(workers, len(left))
     try:
-        with progress_bar(quiet) as bar:
-            task = bar.add_task("pairs", total=total, completed=len(journal), told="")
+        with progress(quiet) as tell:
 
             def show(count: int) -> None:
                 said = "  ".join(f"{status} {n}" for status, n in sorted(journal.counts.items()))
-                bar.update(task, advance=count, told=said)
+                tell("pairs", len(journal), total, said)
 
             show(0)
             chunk = max(1, min(pool.chunk, len(left) // (4 * pool.workers)))

@@ -33,7 +33,7 @@ from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
-from vbreg.progress import progress_bar
+from vbreg.progress import progress
 from vbreg.types import Registration
 
 PROBLEMS, PREDICTIONS = "problems.jsonl", "predictions"
@@ -147,16 +147,17 @@ def predict_all(
     if workers < 1:
         raise VBRegError(f"workers {workers}: expected a number of processes, at least 1")
     found = _solved(jobs, Tools(openers, device, timed=workers == 1), workers)
-    with progress_bar(quiet) as bar:
+    with progress(quiet) as tell:
         for job in jobs:
             seen, right = dict.fromkeys(job.methods, 0), dict.fromkeys(job.methods, 0)
-            task = bar.add_task(job.output.name, total=len(job.pairs), told="")
-            for successes in itertools.islice(found, len(job.pairs)):
+            title, total = job.output.name, len(job.pairs)
+            tell(title, 0, total)
+            for done, successes in enumerate(itertools.islice(found, total), start=1):
                 for method, success in successes.items():
                     seen[method] += 1
                     right[method] += success
                 rates = (f"{m} {100 * right[m] / n:.1f}" for m, n in seen.items() if n)
-                bar.update(task, advance=1, told="recall " + "  ".join(rates))
+                tell(title, done, total, "recall " + "  ".join(rates))
             yield job
 
 

@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from vbreg.datasets import KINDS, Pair, PairSequence, open_pairs
 from vbreg.datasets.matches import stored_matches
@@ -22,6 +20,7 @@ from vbreg.frames import LocalCloud
 from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, describe, match_clouds
 from vbreg.methods import Problem
 from vbreg.metrics import right_matches
+from vbreg.progress import progress
 from vbreg.scale import VOXEL_SIZES, Scale
 from vbreg.types import Bool, Int64
 
@@ -289,5 +288,6 @@ def labelled_problems(
         raise VBRegError(f"no pairs of {settings.dataset} are left; check every and limit")
     source = problem_source(settings, root, device)
     title = f"{settings.dataset} {settings.descriptor}"
-    for pair in track(pairs, title, len(pairs), console=Console(stderr=True), disable=quiet):
-        yield Labelled.of(pair, source(pair))
+    with progress(quiet) as tell:
+        for pair in tell.track(pairs, title):
+            yield Labelled.of(pair, source(pair))

@@ -1,4 +1,4 @@
-"""This file writes to the terminal: rows of text, the progress line, warnings and errors.
+"""This file writes to the terminal: rows of text, warnings and errors.
 
 The text is ASCII only: it survives every terminal and every pipe.
 """
@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
@@ -42,25 +42,6 @@ def print_row(console: Console, label: str, value: str, label_width: int = LABEL
     text = Text(f"{label:<{label_width}}", style="bold")
     text.append(f"\n{'':<{label_width}}".join(lines), style="not bold")
     console.print(text, soft_wrap=True)
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show a line on the terminal that names the stage and counts seconds until the block ends.
-
-    The block gets a function that it calls with the name of each stage. Nothing is shown where
-    stderr is not a terminal.
-    """
-    console = Console(stderr=True)
-    if quiet or not console.is_interactive:
-        yield lambda stage: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn("line"), TimeElapsedColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda stage: bar.update(task, description=stage)
 
 
 def complain(kind: Literal["warning", "error"], message: str) -> None:

@@ -9,8 +9,9 @@ import typer
 
 from vbreg.cli.app import DeviceOption, examples
 from vbreg.cli.checks import check_outputs
-from vbreg.cli.console import complain, print_row, progress, stdout_console
+from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.cli.results import print_result
+from vbreg.progress import progress
 from vbreg.summary import pose_difference
 
 # A pose further than either from the true one means that the demo failed. Benchmarks of indoor
@@ -29,7 +30,7 @@ def demo(
 ) -> None:
     """Align the pair of scans that comes with vbreg."""
     check_outputs(picture=picture)
-    with progress(quiet=False) as stage:
+    with progress() as stage:
         stage("start torch")
         from vbreg import demo as pair
         from vbreg import registration, render

@@ -9,7 +9,8 @@ import typer
 
 from vbreg.cli.app import QuietOption, examples
 from vbreg.cli.checks import check_outputs
-from vbreg.cli.console import print_row, progress, stdout_console
+from vbreg.cli.console import print_row, stdout_console
+from vbreg.progress import progress
 
 EXAMPLES = examples(
     "vbreg export onnx -o fast.onnx",

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from vbreg.cli.app import examples
-from vbreg.cli.console import complain, print_row, progress, stdout_console
+from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.errors import VBRegError
+from vbreg.progress import progress
 from vbreg.types import Float64
 
 # Points whose nearest neighbour is looked for. Of a larger cloud every k-th point is taken, and
@@ -31,7 +32,7 @@ def info(
 ) -> None:
     """Describe clouds: points, extents, spacing, attributes."""
     described: list[dict[str, Any]] = []
-    with progress(quiet=False) as stage:
+    with progress() as stage:
         stage("start torch")
         for path in files:
             stage(f"read {path.name}")

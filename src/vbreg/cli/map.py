@@ -11,9 +11,10 @@ import typer
 
 from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
 from vbreg.cli.checks import check_inputs
-from vbreg.cli.console import complain, print_row, progress, stdout_console
+from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption
 from vbreg.errors import VBRegError
+from vbreg.progress import progress
 from vbreg.summary import as_json
 from vbreg.types import LIKELY
 
@@ -80,7 +81,7 @@ def build(
             descriptor=descriptor,
             device=device,
             names=[path.name for path in files],
-            on_done=lambda count: stage(f"described {count} of {len(files)}"),
+            on_done=lambda count: stage("describe", count, len(files)),
         )
         found.save(output)
     if not quiet:

@@ -20,7 +20,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_inputs, check_outputs
-from vbreg.cli.console import collected_warnings, complain, progress
+from vbreg.cli.console import collected_warnings, complain
 from vbreg.cli.constraints import (
     GravityOption,
     GuessOption,
@@ -41,6 +41,7 @@ from vbreg.cli.outputs import (
     write_report,
 )
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.progress import progress
 from vbreg.types import LIKELY, PointCloud, Registration
 
 NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for

@@ -18,9 +18,10 @@ import typer
 from vbreg.cli.app import DeviceOption, VoxelSizeOption, command_line, examples
 from vbreg.cli.checks import check_inputs
 from vbreg.cli.console import print_row, stdout_console
-from vbreg.cli.reconstruct import progress_bars, warn_of_scene
+from vbreg.cli.reconstruct import warn_of_scene
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
 from vbreg.errors import VBRegError
+from vbreg.progress import progress
 
 EXAMPLES = examples(
     "vbreg view source.ply target.ply",
@@ -97,7 +98,7 @@ def _view_scene(folder: Path, options: Mapping[str, Any], command: str, browser:
     from vbreg.scenes.report import write_scene_report
 
     files = scenes.scan_files(folder)
-    with progress_bars(False) as tell:
+    with progress() as tell:
         found = scenes.reconstruct(files, on_progress=tell, **options)
     with _folder() as place, _ended_by_signals():
         page = place / "scene.html"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from vbreg.datasets.folder import posed_pairs
 from vbreg.datasets.pairs import Pair
@@ -20,6 +18,7 @@ from vbreg.errors import VBRegError
 from vbreg.matching import describe, match_clouds
 from vbreg.metrics import overlap, pose_error, right_matches
 from vbreg.model import VBReg
+from vbreg.progress import progress
 from vbreg.scale import Scale
 from vbreg.training.places import FRAGMENTS, HELD_OUT, PlaceMaker, PlacesConfig
 from vbreg.training.ready_places import MIN_OVERLAP, prepared
@@ -81,16 +80,16 @@ def _scanned(places: PlacesConfig) -> Iterator[tuple[Pair, Scale]]:
 
 def _simulated(places: PlacesConfig, quiet: bool) -> Iterator[tuple[Pair, Scale]]:
     maker = PlaceMaker(places, prepared, HELD_OUT)
-    console = Console(stderr=True)
-    for k in track(range(places.held_out), "scanning meshes", console=console, disable=quiet):
-        kind, _, scans, scale = maker.scans(k)
-        for i, j in combinations(range(len(scans)), 2):
-            T = inverse_pose(scans[j].T_world_scan) @ scans[i].T_world_scan
-            x, y = scans[i].points, scans[j].points
-            some, all_of_them = torch.from_numpy(x[:: 1 + len(x) // 1000]), torch.from_numpy(y)
-            shared = overlap(some, all_of_them, torch.from_numpy(T), 1.5 * scale.voxel_size)
-            if shared >= MIN_OVERLAP:
-                yield Pair(f"{kind}-{k}/{i}-{j}", x, y, T, shared, f"{kind}-{k}", (i, j)), scale
+    with progress(quiet) as tell:
+        for k in tell.track(range(places.held_out), "scanning meshes"):
+            kind, _, scans, scale = maker.scans(k)
+            for i, j in combinations(range(len(scans)), 2):
+                T = inverse_pose(scans[j].T_world_scan) @ scans[i].T_world_scan
+                x, y = scans[i].points, scans[j].points
+                some, all_of_them = torch.from_numpy(x[:: 1 + len(x) // 1000]), torch.from_numpy(y)
+                shared = overlap(some, all_of_them, torch.from_numpy(T), 1.5 * scale.voxel_size)
+                if shared >= MIN_OVERLAP:
+                    yield Pair(f"{kind}-{k}/{i}-{j}", x, y, T, shared, f"{kind}-{k}", (i, j)), scale
 
 
 def compare_descriptors(
@@ -106,13 +105,11 @@ def compare_descriptors(
     Progress goes to stderr unless `quiet`.
     """
     model = VBReg.from_pretrained(device=device)
-    console = Console(stderr=True)
-    scores = [
-        score_descriptor(
-            track(pairs, title, len(pairs), console=console, disable=quiet), each, model
-        )
-        for title, each in (("shipped", before), ("trained", after))
-    ]
+    with progress(quiet) as tell:
+        scores = [
+            score_descriptor(tell.track(pairs, title), each, model)
+            for title, each in (("shipped", before), ("trained", after))
+        ]
     return Comparison(scores[0], scores[1])
 
 

@@ -9,10 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from vbreg.io import atomic_path
+from vbreg.progress import Progress, progress
 
 T = TypeVar("T")
 LOG = "log.jsonl"
@@ -30,15 +28,14 @@ SHOWN = {
 class Journal:
     """Records of one run; `step` of each says where it belongs."""
 
-    def __init__(self, folder: Path, progress: Progress, writer: Any, steps: int | None) -> None:
+    def __init__(self, folder: Path, tell: Progress, writer: Any, steps: int | None) -> None:
         self.file = folder / LOG
-        self.progress, self.writer = progress, writer
-        self.task = progress.add_task("train", total=steps, news="")
+        self.tell, self.writer, self.steps = tell, writer, steps
         self.shown: dict[str, float] = {}
 
     def advance(self, step: int) -> None:
         """Show that the training has come to this step."""
-        self.progress.update(self.task, completed=step)
+        self.tell("train", step, self.steps, self.news)
 
     def record(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Write some values of a step; `kind` is "train" or "validation"."""
@@ -50,24 +47,24 @@ class Journal:
         self._show(step, kind, values)
 
     def say(self, text: str) -> None:
-        """Print a line above the progress bar."""
-        self.progress.console.print(text)
+        """Print a line above the bars."""
+        self.tell.say(text)
 
     def track(self, items: Sequence[T], what: str) -> Iterator[T]:
-        """Yield items one by one, with a bar of their own as long as they last."""
+        """Yield items one by one, with a bar of their own."""
         self.say(f"{what}: {len(items)}")
-        task = self.progress.add_task(what, total=len(items), news="")
-        for item in items:
-            yield item
-            self.progress.advance(task)
-        self.progress.remove_task(task)
+        yield from self.tell.track(items, what)
+
+    @property
+    def news(self) -> str:
+        """The last value of everything that is shown."""
+        return "  ".join(f"{name} {value:.3g}" for name, value in self.shown.items())
 
     def _show(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         self.shown |= {short: values[name] for name, short in SHOWN.items() if name in values}
-        news = "  ".join(f"{name} {value:.3g}" for name, value in self.shown.items())
-        self.progress.update(self.task, completed=step, news=news)
-        if not self.progress.console.is_terminal:
-            self.say(f"step {step} {kind}: {news}")
+        self.advance(step)
+        if not self.tell.drawn:
+            self.say(f"step {step} {kind}: {self.news}")
 
 
 def forget_after(folder: Path, step: int) -> None:
@@ -96,18 +93,10 @@ def opened(
     Progress goes to stderr unless `quiet`; one of several workers `writes`. `steps` may be unknown
     beforehand.
     """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    console = Console(stderr=True, quiet=quiet or not writes)
     writer = _tensorboard(folder) if writes else None
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            journal = Journal(folder, progress, writer, steps)
+        with progress(quiet or not writes) as tell:
+            journal = Journal(folder, tell, writer, steps)
             if writer is None:
                 journal.say("no TensorBoard (pip install 'vbreg[train]'): records go to log.jsonl")
             yield journal
