@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,6 +121,25 @@ class Key(NamedTuple):
     points: str = ""
 
 
+class Recall(NamedTuple):
+    """The share of pairs whose pose is right, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    estimated: bool  # for all pairs of a column, by a method that saw some of them
+
+
+def interval(row: Row, column: str) -> tuple[float, float, float]:
+    """A value and the ends of its interval."""
+    value, low, high = (float(row[f"{column}{end}"]) for end in ("", "_low", "_high"))
+    return value, low, high
+
+
+def most_pairs(rows: Mapping[str, Row]) -> int:
+    return max(int(row["pairs"]) for row in rows.values())
+
+
 class Results:
     """Everything in docs/results, read when it is asked for."""
 
@@ -142,13 +162,18 @@ class Results:
     def rows(self, table: str, over: str | None = None) -> dict[Key, Row]:
         """Rows of all runs, each with its `file`; of those alone that lead over a method, if given.
 
-        Where a cell was measured twice, that of more pairs counts; of as many pairs, that of a GPU.
+        Where a cell was measured twice, that of more pairs counts; of as many pairs, that which
+        leads over the reference, and then that of a GPU.
         """
         if (table, over) in self._rows:
             return self._rows[table, over]
         every = [{**row, FILE: str(path)} for path in self.files(table) for row in read_rows(path)]
+
+        def rank(row: Row) -> tuple[int, bool, bool]:
+            return -int(row["pairs"]), row["over"] != REFERENCE, row["device"] == "cpu"
+
         found: dict[Key, Row] = {}
-        for row in sorted(every, key=lambda row: (-int(row["pairs"]), row["device"] == "cpu")):
+        for row in sorted(every, key=rank):
             key = Key(row["dataset"], row["descriptor"], row["method"], row["points"])
             if over in (None, row["over"]):
                 found.setdefault(key, row)
@@ -159,6 +184,27 @@ class Results:
         """Rows of a column of table 1 by method; empty where it was not run."""
         rows = self.rows("table1")
         return {k.method: row for k, row in rows.items() if k[:2] == (dataset, descriptor)}
+
+    def recall(self, dataset: str, descriptor: str, method: str) -> Recall | None:
+        """Recall of a method on all pairs of a column of table 1; None where it is not known.
+
+        Where the method saw fewer, it is estimated: the recall of the reference on all pairs plus
+        the lead over it on the same pairs. Both intervals add as those of independent numbers do.
+        """
+        rows = self.column(dataset, descriptor)
+        row, reference = rows.get(method), rows.get(REFERENCE)
+        if row is None:
+            return None
+        if int(row["pairs"]) == most_pairs(rows):
+            return Recall(*interval(row, "recall"), estimated=False)
+        compared = self.rows("table1", over=REFERENCE).get(Key(dataset, descriptor, method))
+        if compared is None or reference is None or int(reference["pairs"]) < most_pairs(rows):
+            return None
+        both = interval(reference, "recall"), interval(compared, "lead")
+        value = sum(part[0] for part in both)
+        below, above = (hypot(*(part[end] - part[0] for part in both)) for end in (1, 2))
+        ends = (value, value - below, value + above)
+        return Recall(*(min(max(share, 0.0), 1.0) for share in ends), estimated=True)
 
     def columns(self) -> list[tuple[str, str]]:
         """Data set and descriptor of every column of table 1 that was run."""

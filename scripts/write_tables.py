@@ -34,9 +34,11 @@ from results import (
     REFERENCE,
     Key,
     NotMeasuredError,
+    Recall,
     Results,
     ResultsError,
     Row,
+    most_pairs,
     read_rows,
     read_run,
     title_of,
@@ -46,7 +48,7 @@ from results import (
 ROOT = Path(__file__).parents[1]
 INDOOR = DATASETS[:2]
 COMPACT = (
-    *((dataset, name) for dataset in INDOOR for name in ("FPFH", "FCGF", "learned")),
+    *((dataset, name) for dataset in INDOOR for name in ("FPFH", "learned")),
     (DATASETS[-1], "FPFH"),
 )  # columns of the README's table
 ENOUGH_PAIRS = 100  # to say that two methods are level
@@ -74,6 +76,26 @@ def recall(row: Row) -> str:
     return f"{value} ({low} .. {high})"
 
 
+def of_all_pairs(found: Recall | None, *, interval: bool = False) -> str:
+    """Recall in %; `with_footnote` says what an estimate is, and where its interval stands."""
+    if found is None:
+        return "-"
+    value, low, high = (f"{100 * share:.1f}" for share in found[:3])
+    if found.estimated:
+        return f"≈ {value} †"
+    return f"{value} ({low} .. {high})" if interval else value
+
+
+def with_footnote(text: str, page: str) -> str:
+    """A table, and what its estimates are; `page` has the intervals."""
+    if "†" not in text:
+        return text
+    return (
+        f"{text}\n\n† Saw fewer pairs. Estimate: recall of `{REFERENCE}` on all pairs, plus the "
+        f"difference on the pairs that both saw ([intervals]({page}))."
+    )
+
+
 def lead(row: Row, sign: int = 1) -> str:
     """The difference in points with its interval; `sign` -1 asks for the other way round."""
     if not row["lead"]:  # older runs kept counts alone
@@ -99,44 +121,19 @@ def mean(rows: Sequence[Row], column: str) -> float:
 def results(found: Results) -> str:
     """Recall of every method in a few columns, and its time on a GPU and on a CPU."""
     columns = [column for column in COMPACT if column in found.columns()]
-    cells = {column: found.column(*column) for column in columns}
-    most = {column: most_pairs(cells[column]) for column in columns}
-    header = ["method", *(f"{' '.join(c)} ({most[c]})" for c in columns)]
+    header = ["method", *(f"{' '.join(c)} ({most_pairs(found.column(*c))})" for c in columns)]
     header += [f"ms, {found.hardware(hardware)}" for hardware in (GPU, CPU)]
-    body = []
-    hardest = found.column(INDOOR[1], "FPFH")
 
     def rank(method: str) -> float:
-        """By recall; one on fewer pairs by what it is better than the reference there."""
-        if method not in hardest:
-            return 0.0
-        row = hardest[method]
-        if int(row["pairs"]) == most_pairs(hardest):
-            return float(row["recall"])
-        return float(hardest[REFERENCE]["recall"]) + float(row["lead"])
+        recall = found.recall(INDOOR[1], "FPFH", method)
+        return -recall.value if recall else 1.0
 
-    for method in sorted(found.methods("table1"), key=lambda m: -rank(m)):
-        line = [title_of(method)]
-        for column in columns:
-            row = cells[column].get(method)
-            if row and int(row["pairs"]) < most[column]:
-                line.append(f"{100 * float(row['lead']):+.1f} †")
-            else:
-                line.append(percent(row["recall"]) if row else "-")
+    body = []
+    for method in sorted(found.methods("table1"), key=rank):
         times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
-        line += [number(str(time)) if time else "-" for time in times]
-        body.append(line)
-    text = table(header, body)
-    if " † " in text:
-        text += (
-            "\n\n† Seen on fewer pairs ([how many, with intervals](docs/results/every_method.md)): "
-            f"points more than {title_of(REFERENCE)} on the same pairs."
-        )
-    return text
-
-
-def most_pairs(rows: Mapping[str, Row]) -> int:
-    return max(int(row["pairs"]) for row in rows.values())
+        line = [title_of(method), *(of_all_pairs(found.recall(*c, method)) for c in columns)]
+        body.append([*line, *(number(str(time)) if time else "-" for time in times)])
+    return with_footnote(table(header, body), "docs/results/every_method.md")
 
 
 def commands(found: Results) -> str:
@@ -158,18 +155,15 @@ def commands(found: Results) -> str:
 def recalls(found: Results, dataset: str) -> str:
     """Recall in % with its interval, by method and descriptor, on one data set."""
     names = [name for d, name in found.columns() if d == dataset]
-    cells = {name: found.column(dataset, name) for name in names}
-    header = ["method", *(f"{name} ({most_pairs(cells[name])} pairs)" for name in names)]
+    pairs = {name: most_pairs(found.column(dataset, name)) for name in names}
     body = []
     for method in found.methods("table1"):
-        line = [title_of(method)]
-        for name in names:
-            row = cells[name].get(method)
-            few = row is not None and int(row["pairs"]) < most_pairs(cells[name])
-            line.append(recall(row) + f", {row['pairs']} pairs" * few if row else "-")
-        if set(line[1:]) != {"-"}:
-            body.append(line)
-    return table(header, body)
+        cells = (found.recall(dataset, name, method) for name in names)
+        line = [of_all_pairs(recall, interval=True) for recall in cells]
+        if set(line) != {"-"}:
+            body.append([title_of(method), *line])
+    header = ["method", *(f"{name} ({pairs[name]} pairs)" for name in names)]
+    return with_footnote(table(header, body), "every_method.md")
 
 
 def everything(found: Results, dataset: str) -> str:
@@ -177,14 +171,18 @@ def everything(found: Results, dataset: str) -> str:
     rmse = dataset in INDOOR
     header = ["matches", "right matches, %", "method", "pairs", "recall, %", "minus `vbreg:fast`"]
     header += ["RE, deg", "TE, cm"] + ["RMSE recall, %"] * rmse + ["on"]
+    compared = found.rows("table1", over=REFERENCE)
     body = []
     for _, name in (column for column in found.columns() if column[0] == dataset):
         rows = found.column(dataset, name)
         for method in (m for m in found.methods("table1") if m in rows):
-            row = rows[method]
+            row, other = rows[method], compared.get(Key(dataset, name, method))
             errors = number_of(row["rotation_error"], 1), number_of(row["translation_error"], 100)
             line = [name, percent(row["inlier_ratio"]), title_of(method), row["pairs"], recall(row)]
-            line += [lead(row) if row["over"] == REFERENCE != method else "-", *errors]
+            difference = lead(other) if other and method != REFERENCE else "-"
+            if difference != "-" and other["pairs"] != row["pairs"]:
+                difference += f", {other['pairs']} pairs"
+            line += [difference, *errors]
             body.append([*line, *[percent(row["rmse_recall"])] * rmse, row["device"]])
     return table(header, body)
 
@@ -198,27 +196,23 @@ def level(found: Results) -> str:
 
     Few pairs tell hardly any method from another, so that these are left out.
     """
-    parts = []
+    compared = found.rows("table1", over=REFERENCE)
+    body = []
     for dataset, descriptor in found.columns():
-        rows = {
-            method: row
-            for method, row in found.column(dataset, descriptor).items()
-            if method.partition(":")[0] not in ("vbreg", "register")
-            and row["over"] == REFERENCE
-            and int(row["pairs"]) >= ENOUGH_PAIRS
-        }
-        if not rows:
-            continue
         level, better = [], []
-        for method, row in rows.items():
-            low, high = float(row["lead_low"]), float(row["lead_high"])
-            if low <= 0 <= high:
-                level.append(title_of(method))
-            elif low > 0:
+        for method in found.methods("table1"):
+            row = compared.get(Key(dataset, descriptor, method))
+            ours = method.partition(":")[0] in ("vbreg", "register")
+            if row is None or ours or int(row["pairs"]) < ENOUGH_PAIRS:
+                continue
+            if float(row["lead_low"]) > 0:
                 better.append(title_of(method))
-        text = f"**{dataset}, {descriptor}**: {', '.join(level) or 'none'}"
-        parts.append(text + (f" (better: {', '.join(better)})" if better else ""))
-    return "; ".join(parts) + "."
+            elif float(row["lead_high"]) >= 0:
+                level.append(title_of(method))
+        if most_pairs(found.column(dataset, descriptor)) >= ENOUGH_PAIRS:
+            line = [f"{dataset}, {descriptor}", ", ".join(level), ", ".join(better)]
+            body.append([cell or "-" for cell in line])
+    return table(["", "level", "better"], body)
 
 
 def published(found: Results) -> str:
@@ -241,12 +235,19 @@ def published(found: Results) -> str:
     for method in dict.fromkeys(key[0] for key in papers):
         line = [title_of(method)]
         for column in columns:
-            paper, ours = papers.get((method, *column)), found.column(*column).get(method)
-            line += [with_errors(paper, 1, 1), with_errors(ours, 100, 100)]
+            line += [with_errors(papers.get((method, *column)), 1, 1), ours(found, column, method)]
             if column in theirs:
-                line.append(with_errors(found.column(*theirs[column]).get(method), 100, 100))
+                line.append(ours(found, theirs[column], method))
         body.append(line)
-    return table(header, body)
+    return with_footnote(table(header, body), "every_method.md")
+
+
+def ours(found: Results, column: tuple[str, str], method: str) -> str:
+    """Recall on all pairs and the errors of these; on fewer pairs errors may be smaller."""
+    recall = found.recall(*column, method)
+    if recall is None or recall.estimated:
+        return of_all_pairs(recall)
+    return with_errors(found.column(*column)[method], 100, 100)
 
 
 def with_errors(row: Row | None, of_recall: float, of_length: float) -> str:
@@ -263,27 +264,38 @@ def with_errors(row: Row | None, of_recall: float, of_length: float) -> str:
 def predator(found: Results) -> str:
     """Recall in % by Predator's protocol, which leaves consecutive fragments out."""
     columns = [column for column in found.columns() if column[0] in INDOOR]
-    cells = {column: found.column(*column) for column in columns}
-    pairs = {c: max(int(r["rmse_pairs"] or 0) for r in cells[c].values()) for c in columns}
+    pairs = {column: most_rmse_pairs(found, *column) for column in columns}
     body = []
     for method in found.methods("table1"):
-        line = [title_of(method)]
-        for column in columns:
-            row = cells[column].get(method)
-            few = row and row["rmse_recall"] and int(row["rmse_pairs"]) < pairs[column]
-            line.append((percent(row["rmse_recall"]) if row else "-") + " †" * bool(few))
-        body.append(line)
-    text = table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
-    return text + "\n\n† Seen on fewer pairs." * (" † " in text)
+        line = [rmse_recall(found, *column, method) for column in columns]
+        if set(line) != {"-"}:
+            body.append([title_of(method), *line])
+    return table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
+
+
+def rmse_recall(found: Results, dataset: str, descriptor: str, method: str) -> str:
+    """By Predator's protocol, in %; a dash where a method did not see all pairs.
+
+    The others may be easier, and the difference on the same pairs is not kept by this protocol.
+    """
+    row = found.column(dataset, descriptor).get(method)
+    if row is None or int(row["rmse_pairs"] or 0) < most_rmse_pairs(found, dataset, descriptor):
+        return "-"
+    return percent(row["rmse_recall"])
+
+
+def most_rmse_pairs(found: Results, dataset: str, descriptor: str) -> int:
+    return max(int(row["rmse_pairs"] or 0) for row in found.column(dataset, descriptor).values())
 
 
 def newer_papers(found: Results) -> str:
     """Clouds in, pose out, by Predator's protocol: `register` beside what papers have."""
     body = []
     for descriptor in DESCRIPTORS[:-1]:
-        rows = [found.column(dataset, descriptor).get("register") for dataset in INDOOR]
-        if any(rows):
-            cells = [percent(row["rmse_recall"]) if row else "-" for row in rows]
+        columns = [(dataset, descriptor) for dataset in INDOOR]
+        known = [column for column in columns if column in found.columns()]
+        cells = [rmse_recall(found, *c, "register") if c in known else "-" for c in columns]
+        if set(cells) != {"-"}:
             body.append([f"**`register`, {descriptor}**", *cells, "four scenes, ours"])
     papers = [r for r in read_rows(found.path("published.csv")) if r["protocol"] == "rmse"]
     for (method,), group in grouped(papers, "method"):
@@ -304,7 +316,8 @@ def descriptors(found: Results) -> str:
         line = [f"**{name}**" if name == "learned" else name]
         for dataset in shown:
             row = found.column(dataset, name).get(REFERENCE)
-            line += [percent(row["inlier_ratio"]), recall(row)] if row else ["-", "-"]
+            poses = of_all_pairs(found.recall(dataset, name, REFERENCE), interval=True)
+            line += [percent(row["inlier_ratio"]) if row else "-", poses]
         body.append(line)
     return table(header, body)
 
@@ -312,11 +325,13 @@ def descriptors(found: Results) -> str:
 def verified(found: Results) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
     body, used = [], []
+    compared = found.rows("table1", over=REFERENCE)
     for dataset, descriptor in found.columns():
-        rows = found.column(dataset, descriptor)
-        if not {REFERENCE, "register"} <= set(rows):
+        before, after = (
+            compared.get(Key(dataset, descriptor, method)) for method in (REFERENCE, "register")
+        )
+        if before is None or after is None or before["pairs"] != after["pairs"]:
             continue
-        before, after = rows[REFERENCE], rows["register"]
         used.append(after)
         errors = [
             f"{number_of(before[column], scale)} -> {number_of(after[column], scale)}"
