@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import hypot
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ OPEN3D = "Open3D's FPFH"  # what the papers' FPFH is
 DESCRIPTORS = ("FPFH", OPEN3D, "FCGF", "learned", "stored matches")
 REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
+UNKNOWN = "a command that is not written down"
 UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files
 
 
@@ -38,7 +40,7 @@ class NotMeasuredError(ResultsError):
 
 @dataclass(frozen=True)
 class Run:
-    """The command behind a CSV file, and where it ran; None where nobody wrote it down."""
+    """A command behind a CSV file, and where it ran; None where nobody wrote it down."""
 
     command: str | None = None
     device: str | None = None
@@ -49,13 +51,10 @@ class Run:
         """`2 CPU cores` of `2 CPU cores, x86_64`."""
         return (self.device or "unknown hardware").partition(",")[0]
 
-    def sentence(self) -> str:
-        """Where the numbers come from, to stand below a table."""
-        if self.command is None:
-            return ""
-        where = f", on {self.device}" if self.device else ""
-        when = f", commit {self.commit}" if self.commit else ""
-        return f"Made by `{self.command}`{where}{when}."
+    @property
+    def place(self) -> str:
+        """`2 CPU cores, commit 0123456`, as far as it is known."""
+        return ", ".join(filter(None, (self.hardware, self.commit and f"commit {self.commit}")))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -65,21 +64,33 @@ def read_rows(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def read_run(path: Path) -> Run:
-    """The run behind a CSV file: from `run.json` beside it, or else from the page beside it.
+def read_runs(path: Path) -> list[Run]:
+    """The runs behind a CSV file: from `run.json` beside it, or else from the page beside it.
 
-    `run.json` describes one run, or holds one description for each CSV file by its stem.
+    `run.json` describes a run or lists some, or holds this for each CSV file by its stem.
     """
     about = path.parent / "run.json"
     if about.exists():
         found = json.loads(about.read_text(encoding="utf-8"))
         found = found.get(path.stem, found)
-        if "command" in found:
-            return Run(found["command"], found.get("device"), found.get("commit") or None)
+        runs = [run for run in (found if isinstance(found, list) else [found]) if "command" in run]
+        if runs:
+            return [Run(run["command"], run.get("device"), run.get("commit")) for run in runs]
     for name in (f"{path.stem}.md", "report.md", "speed.md"):
         if (page := path.parent / name).exists():
-            return _run_on_page(page.read_text(encoding="utf-8"), read_rows(path))
-    return Run()
+            return [_run_on_page(page.read_text(encoding="utf-8"), read_rows(path))]
+    return []
+
+
+def made_by(path: Path) -> str:
+    """Sentences on the runs behind a CSV file, to stand below a table; none where none is known."""
+    sentences = []
+    for (device, commit), runs in groupby(read_runs(path), lambda run: (run.device, run.commit)):
+        commands = [f"`{run.command}`" if run.command else UNKNOWN for run in runs]
+        where = f", on {device}" if device else ""
+        when = f", commit {commit}" if commit else ""
+        sentences.append(f"Made by {' and '.join(commands)}{where}{when}.")
+    return " ".join(sentences)
 
 
 def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
@@ -89,6 +100,11 @@ def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
     device = re.search(r", on (.+?), torch ", text)
     commit = re.search(r", commit (\w+)\.", text)
     return Run(*(found.group(1) if found else None for found in (made, device, commit)))
+
+
+def hardware_of(path: Path) -> str:
+    """Where the rows of a CSV file were measured, in words."""
+    return " and ".join(dict.fromkeys(run.hardware for run in read_runs(path)))
 
 
 def title_of(method: str) -> str:
@@ -222,7 +238,7 @@ class Results:
 
     def hardware(self, folder: str) -> str:
         """Its name in words."""
-        return read_run(self.path("speed", folder, "matches.csv")).hardware
+        return hardware_of(self.path("speed", folder, "matches.csv"))
 
     def milliseconds(self, method: str, hardware: str) -> float | None:
         """Median time from matches to pose; from clouds where a method makes its own matches."""

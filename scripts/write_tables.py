@@ -19,7 +19,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,15 +31,18 @@ from results import (
     GPU,
     OPEN3D,
     REFERENCE,
+    UNKNOWN,
     Key,
     NotMeasuredError,
     Recall,
     Results,
     ResultsError,
     Row,
+    hardware_of,
+    made_by,
     most_pairs,
     read_rows,
-    read_run,
+    read_runs,
     title_of,
     weights_of,
 )
@@ -90,9 +92,10 @@ def with_footnote(text: str, page: str) -> str:
     """A table, and what its estimates are; `page` has the intervals."""
     if "†" not in text:
         return text
-    return (
-        f"{text}\n\n† Saw fewer pairs. Estimate: recall of `{REFERENCE}` on all pairs, plus the "
-        f"difference on the pairs that both saw ([intervals]({page}))."
+    return below(
+        text,
+        f"† Saw fewer pairs. Estimate: recall of `{REFERENCE}` on all pairs, plus the difference "
+        f"on the pairs that both saw ([intervals]({page})).",
     )
 
 
@@ -108,6 +111,11 @@ def lead(row: Row, sign: int = 1) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def below(text: str, *sentences: str) -> str:
+    """A table and what is said below it."""
+    return "\n\n".join(filter(None, [text, *sentences]))
 
 
 def mean(rows: Sequence[Row], column: str) -> float:
@@ -129,27 +137,69 @@ def results(found: Results) -> str:
         return -recall.value if recall else 1.0
 
     body = []
+    shown = [row for column in columns for row in found.column(*column).values()]
     for method in sorted(found.methods("table1"), key=rank):
         times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
         line = [title_of(method), *(of_all_pairs(found.recall(*c, method)) for c in columns)]
         body.append([*line, *(number(str(time)) if time else "-" for time in times)])
-    return with_footnote(table(header, body), "docs/results/every_method.md")
+    of_others = "[Other runs](docs/results/README.md#where-the-numbers-come-from) made some cells."
+    text = with_footnote(table(header, body), "docs/results/every_method.md")
+    return below(text, f"{runs_of(shown)[0]} {of_others}")
+
+
+def cells_of_files(found: Results, name: str) -> dict[Path, list[Key]]:
+    """The CSV files behind table 1 or 2 with the cells shown of each, that of most cells first."""
+    files: dict[str, list[Key]] = {}
+    for key, row in found.rows(name).items():
+        files.setdefault(row[FILE], []).append(key)
+    return {Path(file): files[file] for file in sorted(files, key=lambda f: -len(files[f]))}
+
+
+def sources(found: Results) -> str:
+    """Which cells of tables 1 and 2 come from which machine and commit."""
+    parts = []
+    for name in ("table1", "table2"):
+        for k, (file, keys) in enumerate(cells_of_files(found, name).items()):
+            where = " and ".join(dict.fromkeys(run.place for run in read_runs(file)))
+            if k == 0:
+                parts.append(f"**Table {name[-1]}**: {where}.")
+                continue
+            if k == 1:
+                parts[-1] += " These cells are of other runs:\n"
+            parts[-1] += f"\n- {cells_in_words(keys, found.rows(name))}; {where}."
+    return "\n\n".join(parts)
 
 
 def commands(found: Results) -> str:
-    """The commands behind tables 1 and 2 and the times."""
-    runs = [read_run(path) for path in found.files("table1")]
-    with suppress(NotMeasuredError):
-        runs += [read_run(path) for path in found.files("table2")]
-    runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
-    lines: list[str] = []
-    last = ""
-    for run in runs:
-        where = ", ".join(filter(None, (run.hardware, run.commit and f"commit {run.commit}")))
-        lines += [f"# {where}"] * (where != last)
-        lines.append(run.command or "# (no command on record)")
-        last = where
+    """The commands behind tables 1 and 2, in the order of `sources`, and behind the times."""
+    files = [file for name in ("table1", "table2") for file in cells_of_files(found, name)]
+    files += [found.path("speed", hardware, "matches.csv") for hardware in (GPU, CPU)]
+    lines, last = [], ""
+    for run in (run for file in files for run in read_runs(file)):
+        lines += [f"# {run.place}"] * (run.place != last)
+        lines.append(run.command or f"# {UNKNOWN}")
+        last = run.place
     return "```sh\n" + "\n".join(lines) + "\n```"
+
+
+def cells_in_words(keys: Iterable[Key], every: Iterable[Key]) -> str:
+    """`MAC, DGR: 3DMatch (FPFH), KITTI 10 m (FPFH); ...`, with points where these are not all."""
+    counts: dict[tuple[str, str, str], list[str]] = {}
+    for key in sorted(keys, key=lambda key: (DATASETS.index(key[0]), DESCRIPTORS.index(key[1]))):
+        counts.setdefault(key[:3], []).append(key.points)
+    most = len({key.points for key in every})
+    methods: dict[tuple[str, str], list[str]] = {}
+    for (dataset, descriptor, method), points in counts.items():
+        some = f", {' and '.join(points)} points" if len(points) < most else ""
+        methods.setdefault((dataset, descriptor + some), []).append(title_of(method))
+    places: dict[str, dict[str, list[str]]] = {}
+    for (dataset, descriptor), titles in methods.items():
+        of_these = places.setdefault(", ".join(sorted(titles)), {})
+        of_these.setdefault(dataset, []).append(descriptor)
+    return "; ".join(
+        f"**{titles}**: " + ", ".join(f"{dataset} ({', '.join(d)})" for dataset, d in where.items())
+        for titles, where in places.items()
+    )
 
 
 def recalls(found: Results, dataset: str) -> str:
@@ -212,7 +262,7 @@ def level(found: Results) -> str:
         if most_pairs(found.column(dataset, descriptor)) >= ENOUGH_PAIRS:
             line = [f"{dataset}, {descriptor}", ", ".join(level), ", ".join(better)]
             body.append([cell or "-" for cell in line])
-    return table(["", "level", "better"], body)
+    return table(["", "cannot be told from VBReg", "better"], body)
 
 
 def published(found: Results) -> str:
@@ -322,11 +372,11 @@ def descriptors(found: Results) -> str:
     return table(header, body)
 
 
-def verified(found: Results) -> str:
+def verified(found: Results, names: Sequence[str] = DESCRIPTORS) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
     body, used = [], []
     compared = found.rows("table1", over=REFERENCE)
-    for dataset, descriptor in found.columns():
+    for dataset, descriptor in (column for column in found.columns() if column[1] in names):
         before, after = (
             compared.get(Key(dataset, descriptor, method)) for method in (REFERENCE, "register")
         )
@@ -349,7 +399,7 @@ def verified(found: Results) -> str:
             ]
         )
     header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
-    return table([*header, "RMSE protocol"], body) + runs_of(used)
+    return below(table([*header, "RMSE protocol"], body), *runs_of(used))
 
 
 def points(found: Results, descriptor: str) -> str:
@@ -367,7 +417,7 @@ def points(found: Results, descriptor: str) -> str:
         if set(line[1:]) != {"-"}:
             body.append(line)
     header = [f"method, {descriptor} ({pairs} pairs)", *(f"{count} points" for count in counts)]
-    return table(header, body) + runs_of(rows.values())
+    return below(table(header, body), *runs_of(rows.values()))
 
 
 def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
@@ -400,7 +450,7 @@ def ablation(found: Results, name: str) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     header = ["variant", *(f"{column} ({n} pairs)" for column, n in columns.items())]
     body = [[m, *(cells.get((m, c), "-") for c in columns)] for m in methods]
-    return table(header, body) + made_by(path)
+    return below(table(header, body), made_by(path))
 
 
 def latent_features(found: Results) -> str:
@@ -455,7 +505,7 @@ def speed(found: Results, hardware: str, name: str) -> str:
     rows = found.speed(hardware, name)
     header = [heading(column) for column in rows[0]]
     body = [[cell(column, text) for column, text in row.items()] for row in rows]
-    return table(header, body) + made_by(found.path("speed", hardware, f"{name}.csv"))
+    return below(table(header, body), made_by(found.path("speed", hardware, f"{name}.csv")))
 
 
 def backends_of(rows: Iterable[Row]) -> str:
@@ -483,7 +533,7 @@ def stages(found: Results, hardware: str) -> str:
     if all(products):
         body.append(["network, times its products", *(r["times_product"] for r in products)])
     header = [label, *(f"`{weights_of(w)}`, ms" for w in weights)]
-    return table(header, body) + made_by(found.path("speed", hardware, "stages.csv"))
+    return below(table(header, body), made_by(found.path("speed", hardware, "stages.csv")))
 
 
 def growth(found: Results, hardware: str) -> str:
@@ -504,11 +554,8 @@ def growth(found: Results, hardware: str) -> str:
         f"`{weights_of(w)}` {exponent([r for r in rows if r['weights'] == w]):.2f}" for w in weights
     ]
     text = f"Exponent of the time from {GROWTH_FROM} matches on: {', '.join(laws)}."
-    return (
-        table(header, body)
-        + f"\n\n{text}"
-        + made_by(found.path("speed", hardware, "growth.csv"), " ")
-    )
+    made = made_by(found.path("speed", hardware, "growth.csv"))
+    return below(table(header, body), f"{text} {made}".strip())
 
 
 def exponent(rows: Sequence[Row]) -> float:
@@ -526,7 +573,7 @@ def clouds(found: Results) -> str:
     titles = dict.fromkeys(title for titles in by_title.values() for title in titles)
     header = ["from clouds to pose"]
     for hardware in rows:
-        name = read_run(found.path("speed", hardware, "clouds.csv")).hardware
+        name = hardware_of(found.path("speed", hardware, "clouds.csv"))
         header += [f"ms, {name}", "right"] + ["backend"] * bool(backends_of(rows[hardware]))
     body = []
     for title in titles:
@@ -556,8 +603,8 @@ def matches(found: Results) -> str:
             row = own.get(title)
             line += [cell(c, row.get(c, "-")) if row else "-" for c in columns]
         body.append(line)
-    made = (read_run(found.path("speed", hardware, "matches.csv")) for hardware in rows)
-    return "\n\n".join([table(header, body), *filter(None, (run.sentence() for run in made))])
+    made = (made_by(found.path("speed", hardware, "matches.csv")) for hardware in rows)
+    return below(table(header, body), *made)
 
 
 # The model and its features
@@ -633,15 +680,10 @@ def theorem(found: Results) -> str:
     return table(header, body)
 
 
-def made_by(path: Path, before: str = "\n\n") -> str:
-    sentence = read_run(path).sentence()
-    return before + sentence if sentence else ""
-
-
-def runs_of(rows: Iterable[Row]) -> str:
+def runs_of(rows: Iterable[Row]) -> list[str]:
     """The runs behind rows of tables 1 and 2, one sentence each, that of most rows first."""
     files = Counter(row[FILE] for row in rows)
-    return "".join(made_by(Path(file)) for file, _ in files.most_common())
+    return [made_by(Path(file)) for file, _ in files.most_common()]
 
 
 def slug(title: str) -> str:
@@ -652,7 +694,8 @@ Table = Callable[[Results], str]
 TABLES: Mapping[str, Table] = {
     # name: what makes it, of which files in docs/results
     "results": results,  # table1/*/table1.csv, speed/*/matches.csv
-    "commands": commands,  # run.json beside these
+    "sources": sources,  # table1/*/, table2/*/ and run.json in each
+    "commands": commands,  # the same, and speed/*/run.json
     "level": level,  # table1/*/table1.csv
     **{f"recall-{slug(dataset)}": partial(recalls, dataset=dataset) for dataset in DATASETS},
     **{f"every-{slug(dataset)}": partial(everything, dataset=dataset) for dataset in DATASETS},
@@ -660,7 +703,8 @@ TABLES: Mapping[str, Table] = {
     "predator": predator,  # table1/*/table1.csv
     "newer-papers": newer_papers,  # table1/*/table1.csv, published.csv
     "descriptors": descriptors,  # table1/*/table1.csv
-    "verified": verified,
+    "verified": verified,  # table1/*/table1.csv
+    "verified-learned": partial(verified, names=("learned",)),
     **{f"points-{slug(name)}": partial(points, descriptor=name) for name in DESCRIPTORS},
     "fewest-points": fewest_points,  # table2/*/table2.csv
     "ablation-search": partial(ablation, name="table3_search"),  # table3/table3_search.csv

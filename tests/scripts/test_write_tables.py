@@ -86,7 +86,7 @@ def test_a_changed_number_is_noticed_and_written(tree: Path) -> None:
 
     assert run(tree).returncode == 0
     after = (tree / "README.md").read_text()
-    assert "12.3 (" in after
+    assert "| VBReg, `fast` | 12.3 |" in after
     assert "3DMatch FPFH (777)" in after
     assert run(tree, "--check").returncode == 0
 
@@ -226,7 +226,7 @@ def test_ours_on_the_papers_matches_stands_beside_them_where_it_was_measured(tre
     assert both not in page
     assert "| 3DMatch FPFH, paper | ours | 3DMatch FCGF, paper |" in page
     assert "| FPFH (100 pairs) | FCGF (100 pairs) |" in page
-    assert "Open3D's FPFH" not in (tree / "README.md").read_text()
+    assert "Open3D's FPFH" not in table_of((tree / "README.md").read_text(), "results")
 
 
 def test_every_descriptor_of_the_tables_has_a_column_in_the_documents() -> None:
@@ -254,10 +254,45 @@ def test_the_run_beside_a_file_is_named(tree: Path) -> None:
     speed = {"matches": {**about, "command": "python benchmarks/speed.py mine"}}
     (tree / "docs/results/speed/cpu/run.json").write_text(json.dumps(speed))
     assert run(tree).returncode == 0
+    page = (tree / "docs/results/README.md").read_text()
+    assert "**Table 1**: 4 CPU cores, commit abc1234.\n" in page
+    assert "# 4 CPU cores, commit abc1234\nvbreg benchmark mine\n" in page
+    assert "python benchmarks/speed.py mine\n" in page
     readme = (tree / "README.md").read_text()
-    assert "# 4 CPU cores, commit abc1234\nvbreg benchmark mine\n" in readme
-    assert "python benchmarks/speed.py mine\n" in readme
+    assert "Made by `vbreg benchmark mine`, on 4 CPU cores, arm64, commit abc1234." in readme
     assert "| ms, 4 CPU cores |" in readme
+
+
+def test_every_command_behind_a_file_is_named_and_what_is_not_known_is_said(tree: Path) -> None:
+    """A file may hold rows of several commands, and of one that nobody wrote down."""
+    place = {"device": "4 CPU cores, arm64", "commit": "abc1234"}
+    commands = [f"vbreg benchmark {name}" for name in ("3dmatch", "3dlomatch")]
+    about = [{"command": command, **place} for command in commands]
+    about.append({"command": None, "device": "NVIDIA H200", "commit": "e9754fe"})
+    (tree / "docs/results/table1/made_up/run.json").write_text(json.dumps({"table1": about}))
+    assert run(tree).returncode == 0
+    page = (tree / "docs/results/README.md").read_text()
+    assert f"# 4 CPU cores, commit abc1234\n{commands[0]}\n{commands[1]}\n# NVIDIA H200" in page
+    assert "# NVIDIA H200, commit e9754fe\n# a command that is not written down\n" in page
+    readme = (tree / "README.md").read_text()
+    both = f"Made by `{commands[0]}` and `{commands[1]}`, on 4 CPU cores, arm64, commit abc1234."
+    assert f"{both} Made by a command that is not written down, on NVIDIA H200" in readme
+
+
+def test_it_is_said_which_cells_come_from_which_run(tree: Path) -> None:
+    """A run whose cells were all measured better elsewhere is not named."""
+    results = tree / "docs/results"
+    fake_results.write(results, "table1", "more", ("fgr", "sm"), "cpu", descriptors=("FPFH",))
+    fake_results.write(results, "table1", "beaten", ("sc2pcr",), "cpu")
+    about = {"command": "vbreg made more", "device": "2 CPU cores", "commit": "abc1234"}
+    (results / "table1/more/run.json").write_text(json.dumps({"table1": about}))
+    (results / "table1/beaten/run.json").write_text(json.dumps({**about, "command": "beaten"}))
+    assert run(tree).returncode == 0
+    page = (results / "README.md").read_text()
+    where = ", ".join(f"{name} (FPFH)" for name in ("3DMatch", "3DLoMatch", "KITTI 10 m"))
+    assert f"- **FGR (Open3D), SM**: {where}, KITTI 20 m (FPFH); 2 CPU cores, commit abc" in page
+    assert "# 2 CPU cores, commit abc1234\nvbreg made more\n" in page
+    assert "beaten" not in page
 
 
 @pytest.mark.parametrize(
