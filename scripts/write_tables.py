@@ -484,6 +484,12 @@ HEADINGS = {
 }
 
 
+AIMS = (  # what it is, speed/h200/NAME.csv, row, milliseconds
+    ("about 4500 FPFH matches to pose, VBReg, `fast`", "matches", REFERENCE, 4),
+    ("two clouds to pose, `register`", "clouds", "register, fast", 20),
+)
+
+
 def heading(column: str) -> str:
     if column.startswith("times "):
         return f"times {title_of(column.removeprefix('times '))}"
@@ -607,6 +613,16 @@ def matches(found: Results) -> str:
     return below(table(header, body), *made)
 
 
+def aims(found: Results) -> str:
+    """What `fast` is to take on the GPU, and what it takes."""
+    body = []
+    for about, name, method, aim in AIMS:
+        row = next(row for row in found.speed(GPU, name) if row["method"] == method)
+        measured = float(row["median_ms"])
+        body.append([about, str(aim), number(row["median_ms"]), f"{measured / aim:.1f}"])
+    return table(["", "aim, ms", "measured, ms", "times the aim"], body)
+
+
 # The model and its features
 
 
@@ -712,6 +728,7 @@ TABLES: Mapping[str, Table] = {
     "latent-features": latent_features,  # both of table3
     "clouds": clouds,  # speed/*/clouds.csv
     "matches": matches,  # speed/*/matches.csv
+    "aims": aims,  # speed/h200/matches.csv, speed/h200/clouds.csv
     "h200-matches": partial(speed, hardware=GPU, name="matches"),  # speed/h200/matches.csv, ...
     "h200-clouds": partial(speed, hardware=GPU, name="clouds"),
     "h200-batches": partial(speed, hardware=GPU, name="batches"),
