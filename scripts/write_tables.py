@@ -252,8 +252,8 @@ def level(found: Results) -> str:
         level, better = [], []
         for method in found.methods("table1"):
             row = compared.get(Key(dataset, descriptor, method))
-            ours = method.partition(":")[0] in ("vbreg", "register")
-            if row is None or ours or int(row["pairs"]) < ENOUGH_PAIRS:
+            of_vbreg = method.partition(":")[0] in ("vbreg", "register")
+            if row is None or of_vbreg or int(row["pairs"]) < ENOUGH_PAIRS:
                 continue
             if float(row["lead_low"]) > 0:
                 better.append(title_of(method))
