@@ -7,13 +7,17 @@ makes the folder `open3d_fpfh_matches` below the output, or else beside the frag
 `vbreg experiment` and `--descriptor matches:open3d_fpfh` look for it. These are the matches that
 papers use: one point per 5 cm voxel, normals of up to 30 neighbours within two voxels, FPFH of up
 to 100 within five, at length 1; each source point and its nearest target point, all of them.
+
+The folder gets its name when all scenes are in it, so that a run that was killed leaves none.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -77,20 +81,33 @@ def ids_of(pair: Pair) -> tuple[int, int]:
 
 
 def write_matches(root: Path, output: Path) -> dict[str, float]:
-    """Write every scene, and return the mean share of right matches of each benchmark."""
+    """Write all scenes or none, and return the mean share of right matches of each benchmark."""
     sequences = {benchmark: threedmatch(root, benchmark) for benchmark in BENCHMARKS}
     folder = stored_folder(output, NAME)
-    ratios: dict[str, list[float]] = {benchmark: [] for benchmark in BENCHMARKS}
+    if folder.exists():
+        raise VBRegError(f"{folder} exists: delete it to make it anew, or give another --output")
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=output) as name:
+        unfinished = Path(name)
+        stored_folder(unfinished, NAME).mkdir()
+        ratios = write_scenes(sequences, unfinished)
+        stored_folder(unfinished, NAME).rename(folder)
+    return ratios
+
+
+def write_scenes(sequences: Mapping[str, PairSequence], output: Path) -> dict[str, float]:
+    """Write one scene after the other, and return what `write_matches` returns."""
+    folder = stored_folder(output, NAME)
+    ratios: dict[str, list[float]] = {benchmark: [] for benchmark in sequences}
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("pairs", total=sum(map(len, sequences.values())))
         for name in dict.fromkeys(s for sequence in sequences.values() for s in sequence.scenes):
             scene = Scene()
-            rows: dict[str, dict[tuple[int, int], Int64]] = {b: {} for b in BENCHMARKS}
+            rows: dict[str, dict[tuple[int, int], Int64]] = {b: {} for b in sequences}
             for benchmark, sequence in sequences.items():
                 for pair in of_scene(sequence, name):
                     rows[benchmark][ids_of(pair)] = scene.rows(pair)
                     progress.advance(task)
-            folder.mkdir(parents=True, exist_ok=True)
             write_stored_keypoints(folder, name, scene.keypoints())
             for benchmark, found in rows.items():
                 if found:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import hypot
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ OPEN3D = "Open3D's FPFH"  # what the papers' FPFH is
 DESCRIPTORS = ("FPFH", OPEN3D, "FCGF", "learned", "stored matches")
 REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
+UNKNOWN = "a command that is not written down"
 UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files
 
 
@@ -37,7 +40,7 @@ class NotMeasuredError(ResultsError):
 
 @dataclass(frozen=True)
 class Run:
-    """The command behind a CSV file, and where it ran; None where nobody wrote it down."""
+    """A command behind a CSV file, and where it ran; None where nobody wrote it down."""
 
     command: str | None = None
     device: str | None = None
@@ -48,13 +51,10 @@ class Run:
         """`2 CPU cores` of `2 CPU cores, x86_64`."""
         return (self.device or "unknown hardware").partition(",")[0]
 
-    def sentence(self) -> str:
-        """Where the numbers come from, to stand below a table."""
-        if self.command is None:
-            return ""
-        where = f", on {self.device}" if self.device else ""
-        when = f", commit {self.commit}" if self.commit else ""
-        return f"Made by `{self.command}`{where}{when}."
+    @property
+    def place(self) -> str:
+        """`2 CPU cores, commit 0123456`, as far as it is known."""
+        return ", ".join(filter(None, (self.hardware, self.commit and f"commit {self.commit}")))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -64,21 +64,33 @@ def read_rows(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def read_run(path: Path) -> Run:
-    """The run behind a CSV file: from `run.json` beside it, or else from the page beside it.
+def read_runs(path: Path) -> list[Run]:
+    """The runs behind a CSV file: from `run.json` beside it, or else from the page beside it.
 
-    `run.json` describes one run, or holds one description for each CSV file by its stem.
+    `run.json` describes a run or lists some, or holds this for each CSV file by its stem.
     """
     about = path.parent / "run.json"
     if about.exists():
         found = json.loads(about.read_text(encoding="utf-8"))
         found = found.get(path.stem, found)
-        if "command" in found:
-            return Run(found["command"], found.get("device"), found.get("commit") or None)
+        runs = [run for run in (found if isinstance(found, list) else [found]) if "command" in run]
+        if runs:
+            return [Run(run["command"], run.get("device"), run.get("commit")) for run in runs]
     for name in (f"{path.stem}.md", "report.md", "speed.md"):
         if (page := path.parent / name).exists():
-            return _run_on_page(page.read_text(encoding="utf-8"), read_rows(path))
-    return Run()
+            return [_run_on_page(page.read_text(encoding="utf-8"), read_rows(path))]
+    return []
+
+
+def made_by(path: Path) -> str:
+    """Sentences on the runs behind a CSV file, to stand below a table; none where none is known."""
+    sentences = []
+    for (device, commit), runs in groupby(read_runs(path), lambda run: (run.device, run.commit)):
+        commands = [f"`{run.command}`" if run.command else UNKNOWN for run in runs]
+        where = f", on {device}" if device else ""
+        when = f", commit {commit}" if commit else ""
+        sentences.append(f"Made by {' and '.join(commands)}{where}{when}.")
+    return " ".join(sentences)
 
 
 def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
@@ -88,6 +100,11 @@ def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
     device = re.search(r", on (.+?), torch ", text)
     commit = re.search(r", commit (\w+)\.", text)
     return Run(*(found.group(1) if found else None for found in (made, device, commit)))
+
+
+def hardware_of(path: Path) -> str:
+    """Where the rows of a CSV file were measured, in words."""
+    return " and ".join(dict.fromkeys(run.hardware for run in read_runs(path)))
 
 
 def title_of(method: str) -> str:
@@ -120,6 +137,25 @@ class Key(NamedTuple):
     points: str = ""
 
 
+class Recall(NamedTuple):
+    """The share of pairs whose pose is right, and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    estimated: bool  # for all pairs of a column, by a method that saw some of them
+
+
+def interval(row: Row, column: str) -> tuple[float, float, float]:
+    """A value and the ends of its interval."""
+    value, low, high = (float(row[f"{column}{end}"]) for end in ("", "_low", "_high"))
+    return value, low, high
+
+
+def most_pairs(rows: Mapping[str, Row]) -> int:
+    return max(int(row["pairs"]) for row in rows.values())
+
+
 class Results:
     """Everything in docs/results, read when it is asked for."""
 
@@ -142,13 +178,18 @@ class Results:
     def rows(self, table: str, over: str | None = None) -> dict[Key, Row]:
         """Rows of all runs, each with its `file`; of those alone that lead over a method, if given.
 
-        Where a cell was measured twice, that of more pairs counts; of as many pairs, that of a GPU.
+        Where a cell was measured twice, that of more pairs counts; of as many pairs, that which
+        leads over the reference, and then that of a GPU.
         """
         if (table, over) in self._rows:
             return self._rows[table, over]
         every = [{**row, FILE: str(path)} for path in self.files(table) for row in read_rows(path)]
+
+        def rank(row: Row) -> tuple[int, bool, bool]:
+            return -int(row["pairs"]), row["over"] != REFERENCE, row["device"] == "cpu"
+
         found: dict[Key, Row] = {}
-        for row in sorted(every, key=lambda row: (-int(row["pairs"]), row["device"] == "cpu")):
+        for row in sorted(every, key=rank):
             key = Key(row["dataset"], row["descriptor"], row["method"], row["points"])
             if over in (None, row["over"]):
                 found.setdefault(key, row)
@@ -159,6 +200,27 @@ class Results:
         """Rows of a column of table 1 by method; empty where it was not run."""
         rows = self.rows("table1")
         return {k.method: row for k, row in rows.items() if k[:2] == (dataset, descriptor)}
+
+    def recall(self, dataset: str, descriptor: str, method: str) -> Recall | None:
+        """Recall of a method on all pairs of a column of table 1; None where it is not known.
+
+        Where the method saw fewer, it is estimated: the recall of the reference on all pairs plus
+        the lead over it on the same pairs. Both intervals add as those of independent numbers do.
+        """
+        rows = self.column(dataset, descriptor)
+        row, reference = rows.get(method), rows.get(REFERENCE)
+        if row is None:
+            return None
+        if int(row["pairs"]) == most_pairs(rows):
+            return Recall(*interval(row, "recall"), estimated=False)
+        compared = self.rows("table1", over=REFERENCE).get(Key(dataset, descriptor, method))
+        if compared is None or reference is None or int(reference["pairs"]) < most_pairs(rows):
+            return None
+        both = interval(reference, "recall"), interval(compared, "lead")
+        value = sum(part[0] for part in both)
+        below, above = (hypot(*(part[end] - part[0] for part in both)) for end in (1, 2))
+        ends = (value, value - below, value + above)
+        return Recall(*(min(max(share, 0.0), 1.0) for share in ends), estimated=True)
 
     def columns(self) -> list[tuple[str, str]]:
         """Data set and descriptor of every column of table 1 that was run."""
@@ -176,7 +238,7 @@ class Results:
 
     def hardware(self, folder: str) -> str:
         """Its name in words."""
-        return read_run(self.path("speed", folder, "matches.csv")).hardware
+        return hardware_of(self.path("speed", folder, "matches.csv"))
 
     def milliseconds(self, method: str, hardware: str) -> float | None:
         """Median time from matches to pose; from clouds where a method makes its own matches."""

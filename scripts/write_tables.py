@@ -19,7 +19,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,13 +31,18 @@ from results import (
     GPU,
     OPEN3D,
     REFERENCE,
+    UNKNOWN,
     Key,
     NotMeasuredError,
+    Recall,
     Results,
     ResultsError,
     Row,
+    hardware_of,
+    made_by,
+    most_pairs,
     read_rows,
-    read_run,
+    read_runs,
     title_of,
     weights_of,
 )
@@ -46,7 +50,7 @@ from results import (
 ROOT = Path(__file__).parents[1]
 INDOOR = DATASETS[:2]
 COMPACT = (
-    *((dataset, name) for dataset in INDOOR for name in ("FPFH", "FCGF", "learned")),
+    *((dataset, name) for dataset in INDOOR for name in ("FPFH", "learned")),
     (DATASETS[-1], "FPFH"),
 )  # columns of the README's table
 ENOUGH_PAIRS = 100  # to say that two methods are level
@@ -74,6 +78,27 @@ def recall(row: Row) -> str:
     return f"{value} ({low} .. {high})"
 
 
+def of_all_pairs(found: Recall | None, *, interval: bool = False) -> str:
+    """Recall in %; `with_footnote` says what an estimate is, and where its interval stands."""
+    if found is None:
+        return "-"
+    value, low, high = (f"{100 * share:.1f}" for share in found[:3])
+    if found.estimated:
+        return f"≈ {value} †"
+    return f"{value} ({low} .. {high})" if interval else value
+
+
+def with_footnote(text: str, page: str) -> str:
+    """A table, and what its estimates are; `page` has the intervals."""
+    if "†" not in text:
+        return text
+    return below(
+        text,
+        f"† Saw fewer pairs. Estimate: recall of `{REFERENCE}` on all pairs, plus the difference "
+        f"on the pairs that both saw ([intervals]({page})).",
+    )
+
+
 def lead(row: Row, sign: int = 1) -> str:
     """The difference in points with its interval; `sign` -1 asks for the other way round."""
     if not row["lead"]:  # older runs kept counts alone
@@ -88,6 +113,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def below(text: str, *sentences: str) -> str:
+    """A table and what is said below it."""
+    return "\n\n".join(filter(None, [text, *sentences]))
+
+
 def mean(rows: Sequence[Row], column: str) -> float:
     values = [float(row[column]) for row in rows if row[column]]
     return float(np.mean(values)) if values else float("nan")
@@ -99,77 +129,91 @@ def mean(rows: Sequence[Row], column: str) -> float:
 def results(found: Results) -> str:
     """Recall of every method in a few columns, and its time on a GPU and on a CPU."""
     columns = [column for column in COMPACT if column in found.columns()]
-    cells = {column: found.column(*column) for column in columns}
-    most = {column: most_pairs(cells[column]) for column in columns}
-    header = ["method", *(f"{' '.join(c)} ({most[c]})" for c in columns)]
+    header = ["method", *(f"{' '.join(c)} ({most_pairs(found.column(*c))})" for c in columns)]
     header += [f"ms, {found.hardware(hardware)}" for hardware in (GPU, CPU)]
-    body = []
-    hardest = found.column(INDOOR[1], "FPFH")
 
     def rank(method: str) -> float:
-        """By recall; one on fewer pairs by what it is better than the reference there."""
-        if method not in hardest:
-            return 0.0
-        row = hardest[method]
-        if int(row["pairs"]) == most_pairs(hardest):
-            return float(row["recall"])
-        return float(hardest[REFERENCE]["recall"]) + float(row["lead"])
+        recall = found.recall(INDOOR[1], "FPFH", method)
+        return -recall.value if recall else 1.0
 
-    for method in sorted(found.methods("table1"), key=lambda m: -rank(m)):
-        line = [title_of(method)]
-        for column in columns:
-            row = cells[column].get(method)
-            if row and int(row["pairs"]) < most[column]:
-                line.append(f"{100 * float(row['lead']):+.1f} †")
-            else:
-                line.append(percent(row["recall"]) if row else "-")
+    body = []
+    shown = [row for column in columns for row in found.column(*column).values()]
+    for method in sorted(found.methods("table1"), key=rank):
         times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
-        line += [number(str(time)) if time else "-" for time in times]
-        body.append(line)
-    text = table(header, body)
-    if " † " in text:
-        text += (
-            "\n\n† Seen on fewer pairs ([how many, with intervals](docs/results/every_method.md)): "
-            f"points more than {title_of(REFERENCE)} on the same pairs."
-        )
-    return text
+        line = [title_of(method), *(of_all_pairs(found.recall(*c, method)) for c in columns)]
+        body.append([*line, *(number(str(time)) if time else "-" for time in times)])
+    of_others = "[Other runs](docs/results/README.md#where-the-numbers-come-from) made some cells."
+    text = with_footnote(table(header, body), "docs/results/every_method.md")
+    return below(text, f"{runs_of(shown)[0]} {of_others}")
 
 
-def most_pairs(rows: Mapping[str, Row]) -> int:
-    return max(int(row["pairs"]) for row in rows.values())
+def cells_of_files(found: Results, name: str) -> dict[Path, list[Key]]:
+    """The CSV files behind table 1 or 2 with the cells shown of each, that of most cells first."""
+    files: dict[str, list[Key]] = {}
+    for key, row in found.rows(name).items():
+        files.setdefault(row[FILE], []).append(key)
+    return {Path(file): files[file] for file in sorted(files, key=lambda f: -len(files[f]))}
+
+
+def sources(found: Results) -> str:
+    """Which cells of tables 1 and 2 come from which machine and commit."""
+    parts = []
+    for name in ("table1", "table2"):
+        for k, (file, keys) in enumerate(cells_of_files(found, name).items()):
+            where = " and ".join(dict.fromkeys(run.place for run in read_runs(file)))
+            if k == 0:
+                parts.append(f"**Table {name[-1]}**: {where}.")
+                continue
+            if k == 1:
+                parts[-1] += " These cells are of other runs:\n"
+            parts[-1] += f"\n- {cells_in_words(keys, found.rows(name))}; {where}."
+    return "\n\n".join(parts)
 
 
 def commands(found: Results) -> str:
-    """The commands behind tables 1 and 2 and the times."""
-    runs = [read_run(path) for path in found.files("table1")]
-    with suppress(NotMeasuredError):
-        runs += [read_run(path) for path in found.files("table2")]
-    runs += [read_run(found.path("speed", hardware, "matches.csv")) for hardware in (GPU, CPU)]
-    lines: list[str] = []
-    last = ""
-    for run in runs:
-        where = ", ".join(filter(None, (run.hardware, run.commit and f"commit {run.commit}")))
-        lines += [f"# {where}"] * (where != last)
-        lines.append(run.command or "# (no command on record)")
-        last = where
+    """The commands behind tables 1 and 2, in the order of `sources`, and behind the times."""
+    files = [file for name in ("table1", "table2") for file in cells_of_files(found, name)]
+    files += [found.path("speed", hardware, "matches.csv") for hardware in (GPU, CPU)]
+    lines, last = [], ""
+    for run in (run for file in files for run in read_runs(file)):
+        lines += [f"# {run.place}"] * (run.place != last)
+        lines.append(run.command or f"# {UNKNOWN}")
+        last = run.place
     return "```sh\n" + "\n".join(lines) + "\n```"
+
+
+def cells_in_words(keys: Iterable[Key], every: Iterable[Key]) -> str:
+    """`MAC, DGR: 3DMatch (FPFH), KITTI 10 m (FPFH); ...`, with points where these are not all."""
+    counts: dict[tuple[str, str, str], list[str]] = {}
+    for key in sorted(keys, key=lambda key: (DATASETS.index(key[0]), DESCRIPTORS.index(key[1]))):
+        counts.setdefault(key[:3], []).append(key.points)
+    most = len({key.points for key in every})
+    methods: dict[tuple[str, str], list[str]] = {}
+    for (dataset, descriptor, method), points in counts.items():
+        some = f", {' and '.join(points)} points" if len(points) < most else ""
+        methods.setdefault((dataset, descriptor + some), []).append(title_of(method))
+    places: dict[str, dict[str, list[str]]] = {}
+    for (dataset, descriptor), titles in methods.items():
+        of_these = places.setdefault(", ".join(sorted(titles)), {})
+        of_these.setdefault(dataset, []).append(descriptor)
+    return "; ".join(
+        f"**{titles}**: " + ", ".join(f"{dataset} ({', '.join(d)})" for dataset, d in where.items())
+        for titles, where in places.items()
+    )
 
 
 def recalls(found: Results, dataset: str) -> str:
     """Recall in % with its interval, by method and descriptor, on one data set."""
     names = [name for d, name in found.columns() if d == dataset]
-    cells = {name: found.column(dataset, name) for name in names}
-    header = ["method", *(f"{name} ({most_pairs(cells[name])} pairs)" for name in names)]
+    pairs = {name: most_pairs(found.column(dataset, name)) for name in names}
     body = []
     for method in found.methods("table1"):
-        line = [title_of(method)]
-        for name in names:
-            row = cells[name].get(method)
-            few = row is not None and int(row["pairs"]) < most_pairs(cells[name])
-            line.append(recall(row) + f", {row['pairs']} pairs" * few if row else "-")
-        if set(line[1:]) != {"-"}:
-            body.append(line)
-    return table(header, body)
+        cells = (found.recall(dataset, name, method) for name in names)
+        line = [of_all_pairs(recall, interval=True) for recall in cells]
+        if set(line) != {"-"}:
+            body.append([title_of(method), *line])
+    header = ["method", *(f"{name} ({pairs[name]} pairs)" for name in names)]
+    return with_footnote(table(header, body), "every_method.md")
 
 
 def everything(found: Results, dataset: str) -> str:
@@ -177,14 +221,18 @@ def everything(found: Results, dataset: str) -> str:
     rmse = dataset in INDOOR
     header = ["matches", "right matches, %", "method", "pairs", "recall, %", "minus `vbreg:fast`"]
     header += ["RE, deg", "TE, cm"] + ["RMSE recall, %"] * rmse + ["on"]
+    compared = found.rows("table1", over=REFERENCE)
     body = []
     for _, name in (column for column in found.columns() if column[0] == dataset):
         rows = found.column(dataset, name)
         for method in (m for m in found.methods("table1") if m in rows):
-            row = rows[method]
+            row, other = rows[method], compared.get(Key(dataset, name, method))
             errors = number_of(row["rotation_error"], 1), number_of(row["translation_error"], 100)
             line = [name, percent(row["inlier_ratio"]), title_of(method), row["pairs"], recall(row)]
-            line += [lead(row) if row["over"] == REFERENCE != method else "-", *errors]
+            difference = lead(other) if other and method != REFERENCE else "-"
+            if difference != "-" and other["pairs"] != row["pairs"]:
+                difference += f", {other['pairs']} pairs"
+            line += [difference, *errors]
             body.append([*line, *[percent(row["rmse_recall"])] * rmse, row["device"]])
     return table(header, body)
 
@@ -198,27 +246,23 @@ def level(found: Results) -> str:
 
     Few pairs tell hardly any method from another, so that these are left out.
     """
-    parts = []
+    compared = found.rows("table1", over=REFERENCE)
+    body = []
     for dataset, descriptor in found.columns():
-        rows = {
-            method: row
-            for method, row in found.column(dataset, descriptor).items()
-            if method.partition(":")[0] not in ("vbreg", "register")
-            and row["over"] == REFERENCE
-            and int(row["pairs"]) >= ENOUGH_PAIRS
-        }
-        if not rows:
-            continue
         level, better = [], []
-        for method, row in rows.items():
-            low, high = float(row["lead_low"]), float(row["lead_high"])
-            if low <= 0 <= high:
-                level.append(title_of(method))
-            elif low > 0:
+        for method in found.methods("table1"):
+            row = compared.get(Key(dataset, descriptor, method))
+            of_vbreg = method.partition(":")[0] in ("vbreg", "register")
+            if row is None or of_vbreg or int(row["pairs"]) < ENOUGH_PAIRS:
+                continue
+            if float(row["lead_low"]) > 0:
                 better.append(title_of(method))
-        text = f"**{dataset}, {descriptor}**: {', '.join(level) or 'none'}"
-        parts.append(text + (f" (better: {', '.join(better)})" if better else ""))
-    return "; ".join(parts) + "."
+            elif float(row["lead_high"]) >= 0:
+                level.append(title_of(method))
+        if most_pairs(found.column(dataset, descriptor)) >= ENOUGH_PAIRS:
+            line = [f"{dataset}, {descriptor}", ", ".join(level), ", ".join(better)]
+            body.append([cell or "-" for cell in line])
+    return table(["", "cannot be told from VBReg", "better"], body)
 
 
 def published(found: Results) -> str:
@@ -241,12 +285,19 @@ def published(found: Results) -> str:
     for method in dict.fromkeys(key[0] for key in papers):
         line = [title_of(method)]
         for column in columns:
-            paper, ours = papers.get((method, *column)), found.column(*column).get(method)
-            line += [with_errors(paper, 1, 1), with_errors(ours, 100, 100)]
+            line += [with_errors(papers.get((method, *column)), 1, 1), ours(found, column, method)]
             if column in theirs:
-                line.append(with_errors(found.column(*theirs[column]).get(method), 100, 100))
+                line.append(ours(found, theirs[column], method))
         body.append(line)
-    return table(header, body)
+    return with_footnote(table(header, body), "every_method.md")
+
+
+def ours(found: Results, column: tuple[str, str], method: str) -> str:
+    """Recall on all pairs and the errors of these; on fewer pairs errors may be smaller."""
+    recall = found.recall(*column, method)
+    if recall is None or recall.estimated:
+        return of_all_pairs(recall)
+    return with_errors(found.column(*column)[method], 100, 100)
 
 
 def with_errors(row: Row | None, of_recall: float, of_length: float) -> str:
@@ -263,27 +314,38 @@ def with_errors(row: Row | None, of_recall: float, of_length: float) -> str:
 def predator(found: Results) -> str:
     """Recall in % by Predator's protocol, which leaves consecutive fragments out."""
     columns = [column for column in found.columns() if column[0] in INDOOR]
-    cells = {column: found.column(*column) for column in columns}
-    pairs = {c: max(int(r["rmse_pairs"] or 0) for r in cells[c].values()) for c in columns}
+    pairs = {column: most_rmse_pairs(found, *column) for column in columns}
     body = []
     for method in found.methods("table1"):
-        line = [title_of(method)]
-        for column in columns:
-            row = cells[column].get(method)
-            few = row and row["rmse_recall"] and int(row["rmse_pairs"]) < pairs[column]
-            line.append((percent(row["rmse_recall"]) if row else "-") + " †" * bool(few))
-        body.append(line)
-    text = table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
-    return text + "\n\n† Seen on fewer pairs." * (" † " in text)
+        line = [rmse_recall(found, *column, method) for column in columns]
+        if set(line) != {"-"}:
+            body.append([title_of(method), *line])
+    return table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
+
+
+def rmse_recall(found: Results, dataset: str, descriptor: str, method: str) -> str:
+    """By Predator's protocol, in %; a dash where a method did not see all pairs.
+
+    The others may be easier, and the difference on the same pairs is not kept by this protocol.
+    """
+    row = found.column(dataset, descriptor).get(method)
+    if row is None or int(row["rmse_pairs"] or 0) < most_rmse_pairs(found, dataset, descriptor):
+        return "-"
+    return percent(row["rmse_recall"])
+
+
+def most_rmse_pairs(found: Results, dataset: str, descriptor: str) -> int:
+    return max(int(row["rmse_pairs"] or 0) for row in found.column(dataset, descriptor).values())
 
 
 def newer_papers(found: Results) -> str:
     """Clouds in, pose out, by Predator's protocol: `register` beside what papers have."""
     body = []
     for descriptor in DESCRIPTORS[:-1]:
-        rows = [found.column(dataset, descriptor).get("register") for dataset in INDOOR]
-        if any(rows):
-            cells = [percent(row["rmse_recall"]) if row else "-" for row in rows]
+        columns = [(dataset, descriptor) for dataset in INDOOR]
+        known = [column for column in columns if column in found.columns()]
+        cells = [rmse_recall(found, *c, "register") if c in known else "-" for c in columns]
+        if set(cells) != {"-"}:
             body.append([f"**`register`, {descriptor}**", *cells, "four scenes, ours"])
     papers = [r for r in read_rows(found.path("published.csv")) if r["protocol"] == "rmse"]
     for (method,), group in grouped(papers, "method"):
@@ -304,19 +366,22 @@ def descriptors(found: Results) -> str:
         line = [f"**{name}**" if name == "learned" else name]
         for dataset in shown:
             row = found.column(dataset, name).get(REFERENCE)
-            line += [percent(row["inlier_ratio"]), recall(row)] if row else ["-", "-"]
+            poses = of_all_pairs(found.recall(dataset, name, REFERENCE), interval=True)
+            line += [percent(row["inlier_ratio"]) if row else "-", poses]
         body.append(line)
     return table(header, body)
 
 
-def verified(found: Results) -> str:
+def verified(found: Results, names: Sequence[str] = DESCRIPTORS) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
     body, used = [], []
-    for dataset, descriptor in found.columns():
-        rows = found.column(dataset, descriptor)
-        if not {REFERENCE, "register"} <= set(rows):
+    compared = found.rows("table1", over=REFERENCE)
+    for dataset, descriptor in (column for column in found.columns() if column[1] in names):
+        before, after = (
+            compared.get(Key(dataset, descriptor, method)) for method in (REFERENCE, "register")
+        )
+        if before is None or after is None or before["pairs"] != after["pairs"]:
             continue
-        before, after = rows[REFERENCE], rows["register"]
         used.append(after)
         errors = [
             f"{number_of(before[column], scale)} -> {number_of(after[column], scale)}"
@@ -334,7 +399,7 @@ def verified(found: Results) -> str:
             ]
         )
     header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
-    return table([*header, "RMSE protocol"], body) + runs_of(used)
+    return below(table([*header, "RMSE protocol"], body), *runs_of(used))
 
 
 def points(found: Results, descriptor: str) -> str:
@@ -352,7 +417,7 @@ def points(found: Results, descriptor: str) -> str:
         if set(line[1:]) != {"-"}:
             body.append(line)
     header = [f"method, {descriptor} ({pairs} pairs)", *(f"{count} points" for count in counts)]
-    return table(header, body) + runs_of(rows.values())
+    return below(table(header, body), *runs_of(rows.values()))
 
 
 def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
@@ -385,7 +450,7 @@ def ablation(found: Results, name: str) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     header = ["variant", *(f"{column} ({n} pairs)" for column, n in columns.items())]
     body = [[m, *(cells.get((m, c), "-") for c in columns)] for m in methods]
-    return table(header, body) + made_by(path)
+    return below(table(header, body), made_by(path))
 
 
 def latent_features(found: Results) -> str:
@@ -419,6 +484,12 @@ HEADINGS = {
 }
 
 
+AIMS = (  # what it is, speed/h200/NAME.csv, row, milliseconds
+    ("about 4500 FPFH matches to pose, VBReg, `fast`", "matches", REFERENCE, 4),
+    ("two clouds to pose, `register`", "clouds", "register, fast", 20),
+)
+
+
 def heading(column: str) -> str:
     if column.startswith("times "):
         return f"times {title_of(column.removeprefix('times '))}"
@@ -440,7 +511,7 @@ def speed(found: Results, hardware: str, name: str) -> str:
     rows = found.speed(hardware, name)
     header = [heading(column) for column in rows[0]]
     body = [[cell(column, text) for column, text in row.items()] for row in rows]
-    return table(header, body) + made_by(found.path("speed", hardware, f"{name}.csv"))
+    return below(table(header, body), made_by(found.path("speed", hardware, f"{name}.csv")))
 
 
 def backends_of(rows: Iterable[Row]) -> str:
@@ -468,7 +539,7 @@ def stages(found: Results, hardware: str) -> str:
     if all(products):
         body.append(["network, times its products", *(r["times_product"] for r in products)])
     header = [label, *(f"`{weights_of(w)}`, ms" for w in weights)]
-    return table(header, body) + made_by(found.path("speed", hardware, "stages.csv"))
+    return below(table(header, body), made_by(found.path("speed", hardware, "stages.csv")))
 
 
 def growth(found: Results, hardware: str) -> str:
@@ -489,11 +560,8 @@ def growth(found: Results, hardware: str) -> str:
         f"`{weights_of(w)}` {exponent([r for r in rows if r['weights'] == w]):.2f}" for w in weights
     ]
     text = f"Exponent of the time from {GROWTH_FROM} matches on: {', '.join(laws)}."
-    return (
-        table(header, body)
-        + f"\n\n{text}"
-        + made_by(found.path("speed", hardware, "growth.csv"), " ")
-    )
+    made = made_by(found.path("speed", hardware, "growth.csv"))
+    return below(table(header, body), f"{text} {made}".strip())
 
 
 def exponent(rows: Sequence[Row]) -> float:
@@ -511,7 +579,7 @@ def clouds(found: Results) -> str:
     titles = dict.fromkeys(title for titles in by_title.values() for title in titles)
     header = ["from clouds to pose"]
     for hardware in rows:
-        name = read_run(found.path("speed", hardware, "clouds.csv")).hardware
+        name = hardware_of(found.path("speed", hardware, "clouds.csv"))
         header += [f"ms, {name}", "right"] + ["backend"] * bool(backends_of(rows[hardware]))
     body = []
     for title in titles:
@@ -541,8 +609,18 @@ def matches(found: Results) -> str:
             row = own.get(title)
             line += [cell(c, row.get(c, "-")) if row else "-" for c in columns]
         body.append(line)
-    made = (read_run(found.path("speed", hardware, "matches.csv")) for hardware in rows)
-    return "\n\n".join([table(header, body), *filter(None, (run.sentence() for run in made))])
+    made = (made_by(found.path("speed", hardware, "matches.csv")) for hardware in rows)
+    return below(table(header, body), *made)
+
+
+def aims(found: Results) -> str:
+    """What `fast` is to take on the GPU, and what it takes."""
+    body = []
+    for about, name, method, aim in AIMS:
+        row = next(row for row in found.speed(GPU, name) if row["method"] == method)
+        measured = float(row["median_ms"])
+        body.append([about, str(aim), number(row["median_ms"]), f"{measured / aim:.1f}"])
+    return table(["", "aim, ms", "measured, ms", "times the aim"], body)
 
 
 # The model and its features
@@ -618,15 +696,10 @@ def theorem(found: Results) -> str:
     return table(header, body)
 
 
-def made_by(path: Path, before: str = "\n\n") -> str:
-    sentence = read_run(path).sentence()
-    return before + sentence if sentence else ""
-
-
-def runs_of(rows: Iterable[Row]) -> str:
+def runs_of(rows: Iterable[Row]) -> list[str]:
     """The runs behind rows of tables 1 and 2, one sentence each, that of most rows first."""
     files = Counter(row[FILE] for row in rows)
-    return "".join(made_by(Path(file)) for file, _ in files.most_common())
+    return [made_by(Path(file)) for file, _ in files.most_common()]
 
 
 def slug(title: str) -> str:
@@ -637,7 +710,8 @@ Table = Callable[[Results], str]
 TABLES: Mapping[str, Table] = {
     # name: what makes it, of which files in docs/results
     "results": results,  # table1/*/table1.csv, speed/*/matches.csv
-    "commands": commands,  # run.json beside these
+    "sources": sources,  # table1/*/, table2/*/ and run.json in each
+    "commands": commands,  # the same, and speed/*/run.json
     "level": level,  # table1/*/table1.csv
     **{f"recall-{slug(dataset)}": partial(recalls, dataset=dataset) for dataset in DATASETS},
     **{f"every-{slug(dataset)}": partial(everything, dataset=dataset) for dataset in DATASETS},
@@ -645,7 +719,8 @@ TABLES: Mapping[str, Table] = {
     "predator": predator,  # table1/*/table1.csv
     "newer-papers": newer_papers,  # table1/*/table1.csv, published.csv
     "descriptors": descriptors,  # table1/*/table1.csv
-    "verified": verified,
+    "verified": verified,  # table1/*/table1.csv
+    "verified-learned": partial(verified, names=("learned",)),
     **{f"points-{slug(name)}": partial(points, descriptor=name) for name in DESCRIPTORS},
     "fewest-points": fewest_points,  # table2/*/table2.csv
     "ablation-search": partial(ablation, name="table3_search"),  # table3/table3_search.csv
@@ -653,6 +728,7 @@ TABLES: Mapping[str, Table] = {
     "latent-features": latent_features,  # both of table3
     "clouds": clouds,  # speed/*/clouds.csv
     "matches": matches,  # speed/*/matches.csv
+    "aims": aims,  # speed/h200/matches.csv, speed/h200/clouds.csv
     "h200-matches": partial(speed, hardware=GPU, name="matches"),  # speed/h200/matches.csv, ...
     "h200-clouds": partial(speed, hardware=GPU, name="clouds"),
     "h200-batches": partial(speed, hardware=GPU, name="batches"),

@@ -97,6 +97,45 @@ def test_errors_are_one_line(
     assert not list(tmp_path.iterdir()), "an empty folder would look like matches"
 
 
+@pytest.mark.usefixtures("ours")
+def test_a_run_that_ends_early_leaves_no_matches(
+    script: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even after it wrote the keypoints: a folder that is there would be taken for whole."""
+    write_rows = script.write_stored_rows
+
+    def end(folder: Path, *_: object) -> None:
+        written.extend(folder.iterdir())
+        raise KeyboardInterrupt
+
+    written: list[Path] = []
+    monkeypatch.setattr(script, "write_stored_rows", end)
+    with pytest.raises(KeyboardInterrupt):
+        run(script, monkeypatch, "--root", root, "--output", tmp_path)
+    assert [file.name for file in written] == [f"{miniature.SCENE}_keypoints.npz"]
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(script, "write_stored_rows", write_rows)
+    assert run(script, monkeypatch, "--root", root, "--output", tmp_path) == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["open3d_fpfh_matches"]
+
+
+@pytest.mark.usefixtures("ours")
+def test_matches_that_are_there_stay(
+    script: ModuleType,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They may be of a run that was killed, or of hours: the user decides."""
+    there = tmp_path / "open3d_fpfh_matches" / "of_a_user.npz"
+    there.parent.mkdir()
+    there.touch()
+    assert run(script, monkeypatch, "--root", root, "--output", tmp_path) == 2
+    assert f"{there.parent} exists: delete it" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [there.parent, there]
+
+
 @pytest.mark.baselines
 def test_matches_of_open3d_are_those_of_its_own_points(
     script: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
