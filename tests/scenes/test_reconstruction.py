@@ -83,7 +83,7 @@ def test_a_second_run_registers_nothing(done: Done, monkeypatch: pytest.MonkeyPa
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a pair was registered anew")
 
-    monkeypatch.setattr(VBReg, "solve", never)
+    monkeypatch.setattr(VBReg, "solve_batch", never)
     again = reconstruct(done.folder, voxel_size=VOXEL_SIZE, model=done.model, work=done.work)
     np.testing.assert_array_equal(again.T_world_scan, done.found.T_world_scan)
     assert scene_as_json(again) == scene_as_json(done.found)
