@@ -112,6 +112,11 @@ class VBReg:
         return self.solver.voting
 
     @property
+    def judge(self) -> Judge:
+        """What chooses by the clouds: the judge that was given, or the one that ships."""
+        return self._judge or shipped_judge()
+
+    @property
     def device(self) -> torch.device:
         """The device that the network's weights are on."""
         return self.network.sigma.device
@@ -256,7 +261,7 @@ class VBReg:
         clock = clock or Stopwatch()
         most = self._max_matches()
         exact = (refine or ("icp" if verify else "none")) == "icp"
-        judge = self._judge or shipped_judge() if verify else None
+        judge = self.judge if verify else None
         problems = [
             self._problem(*given, judge, exact, most, clock)
             for given in zip(matched, known, strict=True)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
+from tests.helpers import surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
+from vbreg.descriptors import Descriptor
 from vbreg.motions import inverse, logarithm
+from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
 from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
 from vbreg.scenes.report import scene_report_html, write_scene_report
 from vbreg.scenes.search import pair_budget
+from vbreg.verification import Judge
+from vbreg.verification.network import JudgeConfig, JudgeNetwork
 
 
 class Done(NamedTuple):
@@ -116,6 +123,48 @@ def test_a_run_that_was_killed_goes_on(
     assert sorted((tmp_path / table.name).read_bytes().splitlines()) == sorted(
         line.rstrip(b"\n") for line in lines
     )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The pairs that are registered, without doing so."""
+    pairs: list[tuple[int, int]] = []
+
+    def stand_in(scans: object, some: list[tuple[int, int]], *rest: object) -> list[PairResult]:
+        pairs.extend(some)
+        return [PairResult.failed(*pair) for pair in some]
+
+    monkeypatch.setattr("vbreg.scenes.search.register_pairs", stand_in)
+    return pairs
+
+
+def test_kept_pairs_are_of_the_same_weights_and_the_same_function(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path
+) -> None:
+    """Names alone do not tell: a file is trained anew, a function is written anew."""
+
+    def numbers(factor: float) -> Callable[..., torch.Tensor]:
+        def mine(points: torch.Tensor, normals: torch.Tensor, scale: Scale) -> torch.Tensor:
+            return torch.cat([factor * points, normals], dim=1)
+
+        return mine
+
+    def trained(fingerprint: str) -> Descriptor:
+        return Descriptor("mine", lambda cloud, rows: cloud.points[rows], fingerprint=fingerprint)
+
+    clouds = [surface(300, seed) for seed in range(3)]
+    other = VBReg(fast.network, judge=Judge(JudgeNetwork(JudgeConfig())))
+    slower = VBReg(fast.network, voting=dataclasses.replace(fast.voting, min_seeds=2000))
+    seen = []
+    for model, descriptor in [
+        *((fast, numbers(1.0)), (fast, numbers(1.0)), (fast, numbers(2.0))),
+        *((fast, trained("a")), (fast, trained("a")), (fast, trained("b"))),
+        *((other, trained("a")), (slower, trained("a")), (fast, "fpfh"), (fast, "fpfh")),
+    ]:
+        before = len(asked)
+        reconstruct(clouds, voxel_size=0.1, model=model, descriptor=descriptor, work=tmp_path)
+        seen.append(len(asked) - before)
+    assert seen == [3, 0, 3, 3, 0, 3, 3, 3, 3, 0]
 
 
 def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from vbreg import __version__, io, pretrained
 from vbreg.backends import devices
@@ -75,8 +77,10 @@ def reconstruct(
     settings = {
         "voxel_size": scale.voxel_size,
         "vbreg": __version__,
-        "network": _digest(model),
-        "descriptor": str(descriptor),
+        "network": _digest(model.network),
+        "voting": asdict(model.voting),
+        "judge": _digest(model.judge.network),
+        "descriptor": [compute.name, compute.fingerprint],
         "preset": preset,
     }
     store = PairStore(None if work is None else Path(work), settings, keys)
@@ -126,11 +130,12 @@ def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]
     ]
 
 
-def _key(name: str, local: LocalCloud) -> str:
-    """Return what tells a scan from another: name and content."""
-    content = hashlib.sha256(local.points.numpy().tobytes())
-    content.update(local.origin.tobytes())
-    return f"{name} {content.hexdigest()[:12]}"
+def _key(name: str, *content: Tensor) -> str:
+    """Return what tells a scan from another: its name and a checksum of its content."""
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part.cpu().numpy().tobytes())
+    return f"{name} {digest.hexdigest()[:12]}"
 
 
 def _scale(
@@ -163,24 +168,25 @@ def _described(
     described, keys = [], []
     for k, (cloud, name) in enumerate(zip(clouds, names, strict=True)):
         local = LocalCloud.of(cloud, name)
-        keys.append(_key(name, local))
-        described.append(
-            describe(
-                local,
-                scale,
-                descriptor=descriptor,
-                viewpoint=usual_viewpoint(preset, local),
-                device=model.device,
-            )
+        found = describe(
+            local,
+            scale,
+            descriptor=descriptor,
+            viewpoint=usual_viewpoint(preset, local),
+            device=model.device,
         )
+        described.append(found)
+        # A function has no fingerprint: what it says tells whether it is what it was.
+        own = () if descriptor.fingerprint else (found.descriptors,)
+        keys.append(_key(name, local.points, torch.from_numpy(local.origin), *own))
         tell("describe", k + 1, len(clouds))
     return described, keys
 
 
-def _digest(model: VBReg) -> str:
+def _digest(network: nn.Module) -> str:
     """Return what tells the weights of a network from others."""
     digest = hashlib.sha256()
-    for name, values in model.network.state_dict().items():
+    for name, values in network.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().double().numpy().tobytes())
     return digest.hexdigest()[:12]
