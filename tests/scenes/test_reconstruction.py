@@ -167,10 +167,10 @@ def test_kept_pairs_are_of_the_same_weights_and_the_same_function(
     assert seen == [3, 0, 3, 3, 0, 3, 3, 3, 3, 0]
 
 
-def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
-    for name in ("scan_10.ply", "scan_9.ply", "scan_2.PLY", ".hidden.ply", "readme.md"):
+def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:
+    for name in ("scan_10.ply", "scan_2.ply", "poses.txt"):
         (tmp_path / name).touch()
-    assert [p.name for p in scan_files(tmp_path)] == ["scan_2.PLY", "scan_9.ply", "scan_10.ply"]
+    assert [p.name for p in scan_files(tmp_path)] == ["scan_2.ply", "scan_10.ply"]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,8 @@ def _clouds(path: Path) -> tuple[list[Path], Any]:
     if not path.is_dir():
         check_inputs(path)
         return [path], None
-    from vbreg.datasets.folder import POSES, cloud_files, files_and_poses
+    from vbreg.datasets.folder import files_and_poses
+    from vbreg.io.folders import POSES, cloud_files
 
     if (path / POSES).is_file():
         return files_and_poses(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -91,28 +90,18 @@ def reconstruct(
 
 
 def scan_files(folder: str | Path) -> list[Path]:
-    """Return the files of clouds in a folder, by name; numbers in names count as numbers."""
+    """Return the files of clouds in a folder, as `vbreg.io.cloud_files` does; at least two."""
     folder = Path(folder)
     if not folder.is_dir():
         raise VBRegError(f"{folder}: no such folder; give one that holds scans")
-    endings = {row.ending for row in io.FORMATS if row.reads}
-    files = [
-        path
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix.lower() in endings and not path.name.startswith(".")
-    ]
+    files = io.cloud_files(folder)
     if len(files) < 2:
+        endings = {row.ending for row in io.FORMATS if row.reads}
         raise VBRegError(
             f"{folder}: {len(files)} files of clouds; expected at least two, with one of the "
             f"endings {', '.join(sorted(endings))}"
         )
-    return sorted(files, key=_by_number)
-
-
-def _by_number(path: Path) -> list[tuple[int, int | str]]:
-    """Return what sorts scan_2 before scan_10."""
-    parts = re.split(r"(\d+)", path.name)
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+    return files
 
 
 def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]]:
