@@ -81,7 +81,7 @@ class Row:
     scene: str
     solver: str
     scans: int
-    pairs_tried: int
+    pairs_tried: int  # registrations: those tried again count again
     share_tried: float
     components: int
     largest: int
@@ -388,7 +388,7 @@ def other_rows(scene: Scene, found: Reconstruction, console: Console) -> Iterato
             console.print(f"{name}: {error.name} is not installed")
             continue
         clock.stop()
-        yield row_of(scene, name, T, component, [], found.pairs_tried, clock)
+        yield row_of(scene, name, T, component, [], found.registrations, clock)
 
 
 # --- how good the truth is
@@ -577,7 +577,7 @@ def main() -> None:
         clock.stop()
         kept = [(e.source, e.target, e.T_target_source) for e in found.edges if e.kept]
         ends = found.T_world_scan, found.component
-        row = row_of(scene, "reconstruct", *ends, kept, found.pairs_tried, clock)
+        row = row_of(scene, "reconstruct", *ends, kept, found.registrations, clock)
         rows.append(replace(row, resumed=resumed))
         if options.others:
             rows += other_rows(scene, found, console)

@@ -49,7 +49,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         np.zeros((3, 3)),
         (join,),
         ((0, 1), (0, 2)),
-        2,
+        3,
         0.05,
         True,
     )
@@ -109,6 +109,7 @@ def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str
     assert "EDGE_SE3" in (out / "p.g2o").read_text(encoding="utf-8")
     assert "vbreg reconstruct" in (out / "r.html").read_text(encoding="utf-8")
     assert "2 (of 2, 1 scans)" in outcome.out
+    assert "2 of 3 registered (67 %), 1 of them again" in outcome.out
     assert "no loop confirms it" in outcome.out
     assert "1 of 3 scans do not connect to the largest component: 2.ply" in outcome.err
     assert "components 1 and 2 were not joined" in outcome.err

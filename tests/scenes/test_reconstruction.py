@@ -21,7 +21,6 @@ from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
 from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
 from vbreg.scenes.report import scene_report_html, write_scene_report
-from vbreg.scenes.search import pair_budget
 from vbreg.verification import Judge
 from vbreg.verification.network import JudgeConfig, JudgeNetwork
 
@@ -201,13 +200,6 @@ def test_scans_without_any_match_stay_apart() -> None:
     found = reconstruct([line, line + 5.0, line * 2], voxel_size=0.3, device="cpu")
     assert all(len(members) >= 1 for members in found.components)
     assert sum(map(len, found.components)) == 3
-
-
-def test_few_scans_may_be_tried_in_all_pairs_and_many_in_a_quarter() -> None:
-    assert pair_budget(2) >= 1
-    assert pair_budget(8) >= 28
-    assert pair_budget(60) == 442
-    assert pair_budget(60, 0.1) == 177
 
 
 # --- what comes out

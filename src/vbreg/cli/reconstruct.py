@@ -69,7 +69,13 @@ ThinOption = Annotated[
     typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
 ]
 PairShareOption = Annotated[
-    float, typer.Option(help="Register at most this share of all pairs.", min=0.0, max=1.0)
+    float,
+    typer.Option(
+        help="As many registrations as this share of all pairs, at most; pairs that are tried "
+        "again count again. Of up to 8 scans all pairs are tried.",
+        min=0.0,
+        max=1.0,
+    ),
 ]
 RefineScansOption = Annotated[
     bool,
@@ -220,11 +226,9 @@ def _print(
     """Print what was found, for people."""
     kept = sum(edge.kept for edge in found.edges)
     sizes = ", ".join(str(len(members)) for members in found.components[:MAX_LISTED])
-    all_pairs = len(found) * (len(found) - 1) // 2
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", f"{len(found.components)} (of {sizes} scans)")
-    share = 100 * found.pairs_tried / all_pairs
-    print_row(console, "pairs", f"{found.pairs_tried} of {all_pairs} registered ({share:.0f} %)")
+    print_row(console, "pairs", found.pairs_in_words)
     print_row(console, "edges", f"{kept} kept, {len(found.edges) - kept} dropped")
     print_row(console, "voxel size", f"{found.voxel_size:g}")
     for edge in found.doubtful[:MAX_LISTED]:

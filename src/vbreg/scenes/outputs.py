@@ -57,7 +57,8 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
     return {
         "version": __version__,
         "voxel_size": found.voxel_size,
-        "pairs_tried": found.pairs_tried,
+        "pairs_tried": len(found.tried),
+        "registrations": found.registrations,
         "components": found.components,
         "scans": [
             {

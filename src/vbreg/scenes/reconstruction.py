@@ -54,12 +54,13 @@ def reconstruct(
 ) -> Reconstruction:
     """Find the poses of scans of one place, in no order, or of several places.
 
-    `scans` is a folder of files, or a list of what `register` takes. At most `pair_share` of all
-    pairs are registered (all where there are few scans): those that look alike, then those that the
-    poses found so far suggest. With `refine`, overlapping scans are laid onto each other exactly at
-    the end. `work` is a folder for results of pairs: the same call goes on where it was ended, and
-    scans may be added. The other options are those of `register`. `on_progress` is told a stage,
-    how much of it is done and how much there is.
+    `scans` is a folder of files, or a list of what `register` takes. Pairs that look alike are
+    registered, then those that the poses found so far suggest, some of them again: at most as many
+    registrations as `pair_share` of all pairs, but of up to 8 scans all pairs. With `refine`,
+    overlapping scans are laid onto each other exactly at the end. `work` is a folder for results of
+    pairs: the same call goes on where it was ended, and scans may be added. The other options are
+    those of `register`. `on_progress` is told a stage, how much of it is done and how much there
+    is.
     """
     if not 0 < pair_share <= 1:
         raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")

@@ -85,8 +85,8 @@ def _content(
     kept = sum(edge.kept for edge in found.edges)
     said |= {
         "title": f"{len(found)} scans in {len(found.components)} components - vbreg",
-        "about": f"{kept} edges kept of {len(found.edges)}, {found.pairs_tried} pairs tried of "
-        f"{len(found) * (len(found) - 1) // 2}, voxel size {found.voxel_size:g}.",
+        "about": f"Edges: {kept} kept, {len(found.edges) - kept} dropped. "
+        f"Pairs: {found.pairs_in_words}. Voxel size: {found.voxel_size:g}.",
         "command": command,
         "boxes": boxes,
         "tried": [list(pair) for pair in found.tried],
