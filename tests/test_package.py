@@ -152,8 +152,8 @@ ALLOWED = {
         "pretrained render training types voting"
     ),
     "cli": (
-        "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
-        "methods registration render scenes streaming summary training types viewer"
+        "backends batch benchmark clouds datasets demo errors experiments export figure inputs io "
+        "maps methods registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

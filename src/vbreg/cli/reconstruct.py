@@ -22,7 +22,7 @@ from vbreg.cli.app import (
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import VBRegError
 
 if TYPE_CHECKING:
     from vbreg.scenes import Reconstruction
@@ -87,7 +87,7 @@ WorkOption = Annotated[
     Path | None,
     typer.Option(
         help="A folder for results of pairs: the same command goes on where it was ended. Left "
-        "out: OUTPUT_pairs beside the output.",
+        "out: OUTPUT_pairs beside the output; without -o nothing is kept.",
     ),
 ]
 RequireAllOption = Annotated[
@@ -120,7 +120,7 @@ def reconstruct(
 
     Scans that do not connect to the others are told, and stay in frames of their own.
     """
-    files = _check(folder, output, poses or [], report)
+    files = _check(folder, [output] if output else [], poses or [], report, work, thin)
     from vbreg import scenes
 
     if work is None and output is not None:
@@ -152,28 +152,33 @@ def reconstruct(
 
 
 def _check(
-    folder: Path, output: Path | None, poses: Sequence[Path], report: Path | None
+    folder: Path,
+    clouds: Sequence[Path],
+    poses: Sequence[Path],
+    report: Path | None,
+    work: Path | None,
+    thin: float | None,
 ) -> list[Path]:
-    """Return the files of the folder; raise where a path is wrong, before any work begins."""
-    from vbreg.scenes.outputs import POSE_ENDINGS
+    """Return the files of the folder; raise where an option is wrong, before any work begins."""
+    from vbreg import io
+    from vbreg.inputs import positive_number
     from vbreg.scenes.reconstruction import scan_files
 
-    if output is None and not poses and report is None:
+    if not clouds and not poses and report is None:
         raise VBRegError("nothing to write: give -o scene.ply, --poses poses.json or --report")
-    for path in poses:
-        if path.suffix.lower() not in POSE_ENDINGS:
-            raise FileFormatError(
-                f"{path}: unknown ending '{path.suffix}', expected one of {', '.join(POSE_ENDINGS)}"
+    if thin is not None:
+        positive_number(thin, "--thin")
+    if work is not None and work.exists() and not work.is_dir():
+        raise VBRegError(f"--work {work} is a file: expected a folder, or a name that is free")
+    files = scan_files(folder)
+    check_outputs(clouds=clouds, poses=poses, report=report, inputs=files)
+    endings = {row.ending for row in io.FORMATS if row.reads}
+    for path in (*clouds, *poses):
+        if path.suffix.lower() in endings and path.parent.samefile(folder):
+            raise VBRegError(
+                f"{path} would lie among the scans, and the next run would take it for one of "
+                "them: choose another folder for it"
             )
-        if not path.parent.is_dir():
-            raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
-    found = scan_files(folder)
-    written = [] if output is None else [output]
-    # What an earlier run put into the folder is no scan of it.
-    files = [path for path in found if path.absolute() not in [w.absolute() for w in written]]
-    check_outputs(clouds=written, report=report, inputs=files)
-    if len(files) < 2:
-        raise VBRegError(f"{folder}: {len(files)} scans beside the output; expected at least two")
     return files
 
 

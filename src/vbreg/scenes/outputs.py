@@ -14,6 +14,7 @@ import torch
 from vbreg import __version__, io
 from vbreg.clouds import voxel_index
 from vbreg.errors import FileFormatError
+from vbreg.inputs import positive_number
 from vbreg.scenes.graph import information_of
 from vbreg.scenes.results import Reconstruction
 from vbreg.types import PointCloud
@@ -108,6 +109,8 @@ def merged_component(
     The attribute `scan` is the number of the scan. With `thin`, one point a voxel of this size is
     kept of each scan.
     """
+    if thin is not None:
+        positive_number(thin, "thin")
     parts = []
     for done, k in enumerate(found.components[component], start=1):
         given = clouds[k]
