@@ -117,8 +117,8 @@ ALLOWED = {
         "registrar scale streaming timing types"
     ),
     "scenes": (
-        "backends clouds constraints descriptors errors frames inputs io matching model motions "
-        "pretrained refinement registrar scale surfaces types uncertainty web_page"
+        "backends clouds constraints descriptors errors inputs io matching model motions "
+        "pretrained refinement registrar scale streaming surfaces types uncertainty web_page"
     ),
     "maps": (
         "clouds descriptors errors frames inputs io matching model pair_problem registrar scale "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import surface
+from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
 from vbreg.descriptors import Descriptor
@@ -172,6 +173,26 @@ def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:
     assert [p.name for p in scan_files(tmp_path)] == ["scan_2.ply", "scan_10.ply"]
 
 
+def test_large_files_are_thinned_while_they_are_read(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the voxel size, to be described and to be shown; and nothing of it needs the whole."""
+    files = [tmp_path / f"{k}.ply" for k in range(3)]
+    for k, path in enumerate(files):
+        io.write(path, surface(2000, k) + EAST)
+    whole = reconstruct(files, model=fast)
+
+    def never(*given: object) -> None:
+        raise AssertionError("a file was read as a whole")
+
+    monkeypatch.setattr(io, "read", never)
+    monkeypatch.setattr("vbreg.streaming.MIN_STREAMED_BYTES", 1)
+    found = reconstruct(files, model=fast)
+    assert found.voxel_size == whole.voxel_size
+    np.testing.assert_allclose(found.similarity, whole.similarity, atol=1e-3)
+    assert b"3 scans" in scene_report_html(found, files)
+
+
 @pytest.mark.parametrize(
     ("scans", "options", "words"),
     [
@@ -223,6 +244,34 @@ def test_the_merged_cloud_lies_in_one_frame(done: Done) -> None:
     thinned = merged_component(files, done.found, thin=0.2)
     assert 0 < len(thinned) < len(cloud) / 5
     assert len(merged_component(files, done.found, 1)) == len(done.village.scans[4])
+
+
+def test_a_merged_cloud_has_what_every_scan_has_and_one_file_in_memory(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+    for k, points in enumerate(done.village.scans[:4]):
+        more = {"intensity": np.full(len(points), float(k)), "time": np.zeros(len(points))}
+        if k == 2:
+            del more["time"]
+        files.append(tmp_path / f"{k}.ply")
+        io.write(files[-1], PointCloud(points, more))
+    held: list[weakref.ref[PointCloud]] = []
+    usual = io.read
+
+    def noted(path: Path) -> PointCloud:
+        assert not [cloud for cloud in held if cloud() is not None]
+        cloud = usual(path)
+        held.append(weakref.ref(cloud))
+        return cloud
+
+    monkeypatch.setattr(io, "read", noted)
+    cloud = merged_component(files, done.found, thin=0.2)
+    assert len(held) == 4
+    assert set(cloud.attributes) == {"intensity", "scan"}
+    np.testing.assert_array_equal(cloud.attributes["intensity"], cloud.attributes["scan"])
+    with pytest.raises(VBRegError, match="thin 0"):
+        merged_component(files, done.found, thin=0)
 
 
 def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from vbreg.backends import devices
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorChoice, descriptor_named
 from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud
 from vbreg.inputs import Cloud
 from vbreg.matching import DescribedCloud, describe
 from vbreg.model import VBReg
@@ -34,6 +33,7 @@ from vbreg.scenes.pairs import PairStore
 from vbreg.scenes.results import Reconstruction
 from vbreg.scenes.retrieval import similarities
 from vbreg.scenes.search import PAIR_SHARE, Progress, SceneSearch, pair_budget
+from vbreg.streaming import local_cloud
 
 MAX_SIZED = 12  # scans that the voxel size is estimated from
 
@@ -139,7 +139,7 @@ def _scale(
     some = range(0, len(clouds), -(-len(clouds) // MAX_SIZED))
     sizes = []
     for k in some:
-        points = LocalCloud.of(clouds[k], f"scan {k}").points
+        points = local_cloud(clouds[k], f"scan {k}").points
         sizes.append(estimate_voxel_size(points, points))
         tell("voxel size", len(sizes), len(some))
     return Scale(float(f"{np.median(sizes):.1e}"))
@@ -157,7 +157,7 @@ def _described(
     """Read and describe every scan once; return them, and what tells them apart."""
     described, keys = [], []
     for k, (cloud, name) in enumerate(zip(clouds, names, strict=True)):
-        local = LocalCloud.of(cloud, name)
+        local = local_cloud(cloud, name)
         found = describe(
             local,
             scale,

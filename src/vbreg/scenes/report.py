@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vbreg import io
 from vbreg.scenes.outputs import scene_as_json
 from vbreg.scenes.results import Reconstruction
+from vbreg.streaming import local_cloud
 from vbreg.types import Float64, PointCloud
 from vbreg.web_page import web_page
 
@@ -96,9 +97,9 @@ def _content(
 
 def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
     """Return some of the finite points of a scan, the same in every call."""
-    points = (cloud if isinstance(cloud, PointCloud) else io.read(cloud)).points
-    points = points[np.isfinite(points).all(axis=1)]
-    return points[np.random.default_rng(0).permutation(len(points))[: max(1, most)]]
+    local = local_cloud(cloud, "a scan")
+    rows = np.random.default_rng(0).permutation(len(local.points))[: max(1, most)]
+    return np.asarray(local.points.numpy()[rows] + local.origin)
 
 
 def _view(points: Float64) -> tuple[Float64, Float64]:
