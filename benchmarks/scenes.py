@@ -413,9 +413,11 @@ def true_rows(scene: Scene, model: VBReg, outdoors: bool, console: Console) -> I
         seen_from = usual_viewpoint(preset, local)
         scans.append(describe(local, scale, viewpoint=seen_from, device=model.device))
     pairs = overlapping_pairs([ScanSurface.of(scan, scale) for scan in scans], T, alone, scale)
-    exact = list(exact_poses(scans, T, pairs, scale))
-    covariances = [ERROR_SCALE**2 * covariance for _, covariance in exact]
-    found = solve_graph(K, PoseEdges.of(pairs, [pose for pose, _ in exact], covariances), start=T)
+    run = zip(pairs, exact_poses(scans, T, pairs, scale), strict=True)
+    exact = {pair: laid for pair, laid in run if laid is not None}
+    poses = [pose for pose, _ in exact.values()]
+    covariances = [ERROR_SCALE**2 * covariance for _, covariance in exact.values()]
+    found = solve_graph(K, PoseEdges.of(list(exact), poses, covariances), start=T)
     clock.stop()
     ends = found.T_world_scan, found.component
     yield row_of(scene, "refined from the true poses", *ends, [], 0, clock)

@@ -296,12 +296,15 @@ class SceneSearch:
         pairs = overlapping_pairs(
             self.surfaces, solution.T_world_scan, solution.component, self.scale
         )
-        poses, covariances = [], []
-        for pose, covariance in exact_poses(self.scans, solution.T_world_scan, pairs, self.scale):
-            poses.append(pose)
-            covariances.append(ERROR_SCALE**2 * covariance)
-            self.tell("refine", len(poses), len(pairs))
-        exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
+        ends, poses, covariances = [], [], []
+        run = exact_poses(self.scans, solution.T_world_scan, pairs, self.scale)
+        for done, (pair, laid) in enumerate(zip(pairs, run, strict=True), start=1):
+            if laid is not None:
+                ends.append(pair)
+                poses.append(laid[0])
+                covariances.append(ERROR_SCALE**2 * laid[1])
+            self.tell("refine", done, len(pairs))
+        exact = _joined(PoseEdges.of(ends, poses, covariances), edges.take(solution.kept))
         found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
         if (found.component != solution.component).any():
             return solution  # what holds scans together is not lost for the sake of exactness
