@@ -81,7 +81,7 @@ class Row:
     scene: str
     solver: str
     scans: int
-    pairs_tried: int
+    pairs_tried: int  # registrations: those tried again count again
     share_tried: float
     components: int
     largest: int
@@ -388,7 +388,7 @@ def other_rows(scene: Scene, found: Reconstruction, console: Console) -> Iterato
             console.print(f"{name}: {error.name} is not installed")
             continue
         clock.stop()
-        yield row_of(scene, name, T, component, [], found.pairs_tried, clock)
+        yield row_of(scene, name, T, component, [], found.registrations, clock)
 
 
 # --- how good the truth is
@@ -413,9 +413,11 @@ def true_rows(scene: Scene, model: VBReg, outdoors: bool, console: Console) -> I
         seen_from = usual_viewpoint(preset, local)
         scans.append(describe(local, scale, viewpoint=seen_from, device=model.device))
     pairs = overlapping_pairs([ScanSurface.of(scan, scale) for scan in scans], T, alone, scale)
-    exact = list(exact_poses(scans, T, pairs, scale))
-    covariances = [ERROR_SCALE**2 * covariance for _, covariance in exact]
-    found = solve_graph(K, PoseEdges.of(pairs, [pose for pose, _ in exact], covariances), start=T)
+    run = zip(pairs, exact_poses(scans, T, pairs, scale), strict=True)
+    exact = {pair: laid for pair, laid in run if laid is not None}
+    poses = [pose for pose, _ in exact.values()]
+    covariances = [ERROR_SCALE**2 * covariance for _, covariance in exact.values()]
+    found = solve_graph(K, PoseEdges.of(list(exact), poses, covariances), start=T)
     clock.stop()
     ends = found.T_world_scan, found.component
     yield row_of(scene, "refined from the true poses", *ends, [], 0, clock)
@@ -577,7 +579,7 @@ def main() -> None:
         clock.stop()
         kept = [(e.source, e.target, e.T_target_source) for e in found.edges if e.kept]
         ends = found.T_world_scan, found.component
-        row = row_of(scene, "reconstruct", *ends, kept, found.pairs_tried, clock)
+        row = row_of(scene, "reconstruct", *ends, kept, found.registrations, clock)
         rows.append(replace(row, resumed=resumed))
         if options.others:
             rows += other_rows(scene, found, console)

@@ -117,8 +117,8 @@ ALLOWED = {
         "registrar scale streaming timing types"
     ),
     "scenes": (
-        "backends clouds constraints descriptors errors frames inputs io matching model motions "
-        "pretrained refinement registrar scale surfaces types uncertainty web_page"
+        "backends clouds constraints descriptors errors inputs io matching model motions "
+        "pretrained refinement registrar scale streaming surfaces types uncertainty web_page"
     ),
     "maps": (
         "clouds descriptors errors frames inputs io matching model pair_problem registrar scale "
@@ -152,8 +152,8 @@ ALLOWED = {
         "pretrained render training types voting"
     ),
     "cli": (
-        "backends batch benchmark clouds datasets demo errors experiments export figure io maps "
-        "methods progress registration render scenes streaming summary training types viewer"
+        "backends batch benchmark clouds datasets demo errors experiments export figure inputs io "
+        "maps methods progress registration render scenes streaming summary training types viewer"
     ),
     "__main__": "cli",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is sa
 FREE_ODDS = 0.1
 # Pairs that go through the network together (benchmarks/throughput.py).
 SOLVED_TOGETHER, SOLVED_TOGETHER_CPU = 16, 1
+# Pairs that `solve_batch` is given at a time: on a GPU several such groups, of similar sizes.
+GIVEN_TOGETHER, GIVEN_TOGETHER_CPU = 64, 1
 
 RefineName: TypeAlias = Literal["icp", "none"]
 
@@ -108,6 +110,11 @@ class VBReg:
     def voting(self) -> VotingConfig:
         """The settings of the search."""
         return self.solver.voting
+
+    @property
+    def judge(self) -> Judge:
+        """What chooses by the clouds: the judge that was given, or the one that ships."""
+        return self._judge or shipped_judge()
 
     @property
     def device(self) -> torch.device:
@@ -254,7 +261,7 @@ class VBReg:
         clock = clock or Stopwatch()
         most = self._max_matches()
         exact = (refine or ("icp" if verify else "none")) == "icp"
-        judge = self._judge or shipped_judge() if verify else None
+        judge = self.judge if verify else None
         problems = [
             self._problem(*given, judge, exact, most, clock)
             for given in zip(matched, known, strict=True)
@@ -267,6 +274,36 @@ class VBReg:
         if len(problems) > 1:
             share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
         return [problem.result(share) for problem in problems]
+
+    def solve_each(
+        self,
+        matched: Sequence[MatchedClouds],
+        *,
+        constraints: Sequence[Constraints | None],  # one for each pair
+        verify: bool = True,
+        refine: RefineName | None = None,
+        seed: int | None = None,
+        clock: Stopwatch | None = None,
+    ) -> list[Registration | VBRegError]:
+        """Find the poses of several pairs as `solve_batch` does; of a pair that fails, the error.
+
+        Where they cannot be solved together, pairs are solved one by one, so that one fails alone.
+        """
+        if not matched:
+            return []
+        clock = clock or Stopwatch()
+        options: dict[str, Any] = {"verify": verify, "refine": refine, "seed": seed}
+        try:
+            return [*self.solve_batch(matched, constraints=constraints, clock=clock, **options)]
+        except VBRegError as error:
+            if len(matched) == 1:
+                return [error]
+        return [
+            self.solve_each(
+                [pair], constraints=[limits], clock=Stopwatch(clock.on_stage), **options
+            )[0]
+            for pair, limits in zip(matched, constraints, strict=True)
+        ]
 
     def _problem(
         self,

@@ -195,25 +195,21 @@ class Registrar:
     def _solved(
         self, looks: Sequence[Look], matched: Sequence[MatchedClouds]
     ) -> list[Registration | VBRegError]:
-        """Solve pairs together; where that fails, one by one, so that one fails alone."""
+        """Solve pairs together; one that fails does so alone."""
         if not looks:
             return []
-        clock = Stopwatch(looks[0].request.clock.on_stage)
-        try:
-            results = self.model.solve_batch(
-                matched,
-                constraints=[None if look.mirrored else look.request.constraints for look in looks],
-                verify=self.verify,
-                refine=self.refine,
-                seed=self.seed,
-                clock=clock,
-            )
-        except VBRegError as error:
-            if len(looks) == 1:
-                return [error]
-            each = zip(looks, matched, strict=True)
-            return [self._solved([look], [pair])[0] for look, pair in each]
-        return [self._completed(look, result) for look, result in zip(looks, results, strict=True)]
+        results = self.model.solve_each(
+            matched,
+            constraints=[None if look.mirrored else look.request.constraints for look in looks],
+            verify=self.verify,
+            refine=self.refine,
+            seed=self.seed,
+            clock=Stopwatch(looks[0].request.clock.on_stage),
+        )
+        return [
+            result if isinstance(result, VBRegError) else self._completed(look, result)
+            for look, result in zip(looks, results, strict=True)
+        ]
 
     @staticmethod
     def _completed(look: Look, result: Registration) -> Registration:

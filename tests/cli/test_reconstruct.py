@@ -49,7 +49,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         np.zeros((3, 3)),
         (join,),
         ((0, 1), (0, 2)),
-        2,
+        3,
         0.05,
         True,
     )
@@ -109,6 +109,7 @@ def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str
     assert "EDGE_SE3" in (out / "p.g2o").read_text(encoding="utf-8")
     assert "vbreg reconstruct" in (out / "r.html").read_text(encoding="utf-8")
     assert "2 (of 2, 1 scans)" in outcome.out
+    assert "2 of 3 registered (67 %), 1 of them again" in outcome.out
     assert "no loop confirms it" in outcome.out
     assert "1 of 3 scans do not connect to the largest component: 2.ply" in outcome.err
     assert "components 1 and 2 were not joined" in outcome.err
@@ -132,12 +133,45 @@ def test_scripts_can_ask_for_all_scans(run: Run, folder: Path, search: dict[str,
     assert run(*arguments).code == 0
 
 
-def test_the_output_of_an_earlier_run_is_no_scan(
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-o", "scans/1.ply"), "1.ply is an input"),
+        (("--poses", "scans/3.txt"), "3.txt is an input"),
+        (("-o", "link.ply"), "link.ply is an input"),
+        (("-o", "scans/scene.ply"), "among the scans"),
+        (("--poses", "scans/new.txt"), "among the scans"),
+        (("-o", "p.txt", "--poses", "p.txt"), "two results"),
+    ],
+)
+def test_no_output_goes_over_a_scan_or_becomes_one(
+    run: Run,
+    folder: Path,
+    search: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    """What lies in the folder with the ending of a cloud would be a scan of the next run."""
+    monkeypatch.chdir(folder.parent)
+    io.write(folder / "3.txt", np.random.default_rng(3).random((50, 3)))
+    (folder.parent / "link.ply").hardlink_to(folder / "2.ply")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert_one_line(run("reconstruct", "scans", *arguments), words)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert "files" not in search
+
+
+def test_what_is_no_cloud_may_lie_beside_the_scans(
     run: Run, folder: Path, search: dict[str, Any]
 ) -> None:
     for _ in range(2):
-        assert run("reconstruct", folder, "-o", folder / "scene.ply").code == 0
+        outcome = run(
+            "reconstruct", folder, "--poses", folder / "p.json", "--report", folder / "r.html"
+        )
+        assert outcome.code == 0
         assert len(search["files"]) == 3
+        assert search["options"]["work"] is None  # without -o nothing is kept
 
 
 @pytest.mark.parametrize(
@@ -148,6 +182,9 @@ def test_the_output_of_an_earlier_run_is_no_scan(
         (("--poses", "poses.csv"), "unknown ending '.csv'"),
         (("--poses", "nowhere/poses.json"), "does not exist"),
         (("--report", "report.pdf"), "unknown ending"),
+        (("-o", "scene.ply", "--thin", "0"), "--thin 0.0: expected a positive number"),
+        (("-o", "scene.ply", "--thin", "-1"), "--thin -1.0: expected a positive number"),
+        (("-o", "scene.ply", "--work", __file__), "is a file"),
     ],
 )
 def test_mistakes_are_told_before_the_work(

@@ -87,6 +87,29 @@ def test_probabilities_help_to_find_the_wrong_ones(wrong: float, least: float) -
     assert (found.kept == right).mean() >= least
 
 
+@pytest.mark.parametrize("scans", [3, 6, 30, 100])
+@pytest.mark.parametrize("off", [2.0, 10.0, 100.0])
+def test_a_loop_of_any_length_closes_within_its_errors_or_loses_an_edge(
+    scans: int, off: float
+) -> None:
+    """Though spread over all of its edges, the gap would be small for each of them."""
+    angle = 2 * np.pi * np.arange(scans) / scans
+    T = exponential(angle[:, None] * np.array([0, 0, 1.0, 0, 0, 0]))
+    T[:, :3, 3] = scans / 12 * np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1)
+    ends = [(k, (k + 1) % scans) for k in range(scans)]
+    poses = np.stack([inverse(T[t]) @ T[s] for s, t in ends])
+    C = np.tile(np.diag([1e-6] * 3 + [1e-4] * 3), (scans, 1, 1))
+    # The errors of all edges, as they add up around the loop.
+    A = adjoint(inverse(T[0]) @ T[np.array(ends)[:, 1]])
+    together = (A @ C @ np.swapaxes(A, -1, -2)).sum(0)
+    up = np.array([0, 0, 0, 0, 0, 1.0])
+    gap = off / np.sqrt(up @ np.linalg.solve(together, up))
+    poses[-1] = exponential(gap * up) @ poses[-1]
+    found = solve_graph(scans, PoseEdges.of(ends, poses, C))
+    assert found.kept.sum() == (scans if off < graph.MAX_ERROR else scans - 1)
+    assert (found.component == 0).all()
+
+
 def test_a_frame_more_or_less_changes_nothing() -> None:
     T, edges, _ = planted(noise=0.05, wrong=0.2)
     before = solve_graph(len(T), edges)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
+from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
+from vbreg.descriptors import Descriptor
 from vbreg.motions import inverse, logarithm
+from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
 from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
 from vbreg.scenes.report import scene_report_html, write_scene_report
-from vbreg.scenes.search import pair_budget
+from vbreg.verification import Judge
+from vbreg.verification.network import JudgeConfig, JudgeNetwork
 
 
 class Done(NamedTuple):
@@ -83,7 +90,7 @@ def test_a_second_run_registers_nothing(done: Done, monkeypatch: pytest.MonkeyPa
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a pair was registered anew")
 
-    monkeypatch.setattr(VBReg, "solve", never)
+    monkeypatch.setattr(VBReg, "solve_batch", never)
     again = reconstruct(done.folder, voxel_size=VOXEL_SIZE, model=done.model, work=done.work)
     np.testing.assert_array_equal(again.T_world_scan, done.found.T_world_scan)
     assert scene_as_json(again) == scene_as_json(done.found)
@@ -118,10 +125,72 @@ def test_a_run_that_was_killed_goes_on(
     )
 
 
-def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
-    for name in ("scan_10.ply", "scan_9.ply", "scan_2.PLY", ".hidden.ply", "readme.md"):
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The pairs that are registered, without doing so."""
+    pairs: list[tuple[int, int]] = []
+
+    def stand_in(scans: object, some: list[tuple[int, int]], *rest: object) -> list[PairResult]:
+        pairs.extend(some)
+        return [PairResult.failed(*pair) for pair in some]
+
+    monkeypatch.setattr("vbreg.scenes.search.register_pairs", stand_in)
+    return pairs
+
+
+def test_kept_pairs_are_of_the_same_weights_and_the_same_function(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path
+) -> None:
+    """Names alone do not tell: a file is trained anew, a function is written anew."""
+
+    def numbers(factor: float) -> Callable[..., torch.Tensor]:
+        def mine(points: torch.Tensor, normals: torch.Tensor, scale: Scale) -> torch.Tensor:
+            return torch.cat([factor * points, normals], dim=1)
+
+        return mine
+
+    def trained(fingerprint: str) -> Descriptor:
+        return Descriptor("mine", lambda cloud, rows: cloud.points[rows], fingerprint=fingerprint)
+
+    clouds = [surface(300, seed) for seed in range(3)]
+    other = VBReg(fast.network, judge=Judge(JudgeNetwork(JudgeConfig())))
+    slower = VBReg(fast.network, voting=dataclasses.replace(fast.voting, min_seeds=2000))
+    seen = []
+    for model, descriptor in [
+        *((fast, numbers(1.0)), (fast, numbers(1.0)), (fast, numbers(2.0))),
+        *((fast, trained("a")), (fast, trained("a")), (fast, trained("b"))),
+        *((other, trained("a")), (slower, trained("a")), (fast, "fpfh"), (fast, "fpfh")),
+    ]:
+        before = len(asked)
+        reconstruct(clouds, voxel_size=0.1, model=model, descriptor=descriptor, work=tmp_path)
+        seen.append(len(asked) - before)
+    assert seen == [3, 0, 3, 3, 0, 3, 3, 3, 3, 0]
+
+
+def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:
+    for name in ("scan_10.ply", "scan_2.ply", "poses.txt"):
         (tmp_path / name).touch()
-    assert [p.name for p in scan_files(tmp_path)] == ["scan_2.PLY", "scan_9.ply", "scan_10.ply"]
+    assert [p.name for p in scan_files(tmp_path)] == ["scan_2.ply", "scan_10.ply"]
+
+
+def test_large_files_are_thinned_while_they_are_read(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the voxel size, to be described and to be shown; and nothing of it needs the whole."""
+    files = [tmp_path / f"{k}.ply" for k in range(3)]
+    for k, path in enumerate(files):
+        io.write(path, surface(2000, k) + EAST)
+    whole = reconstruct(files, model=fast)
+
+    def never(*given: object) -> None:
+        raise AssertionError("a file was read as a whole")
+
+    monkeypatch.setattr(io, "read", never)
+    monkeypatch.setattr("vbreg.streaming.MIN_STREAMED_BYTES", 1)
+    found = reconstruct(files, model=fast)
+    assert found.voxel_size == whole.voxel_size
+    np.testing.assert_allclose(found.similarity, whole.similarity, atol=1e-3)
+    assert b"3 scans" in scene_report_html(found, files)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +223,6 @@ def test_scans_without_any_match_stay_apart() -> None:
     assert sum(map(len, found.components)) == 3
 
 
-def test_few_scans_may_be_tried_in_all_pairs_and_many_in_a_quarter() -> None:
-    assert pair_budget(2) >= 1
-    assert pair_budget(8) >= 28
-    assert pair_budget(60) == 442
-    assert pair_budget(60, 0.1) == 177
-
-
 # --- what comes out
 
 
@@ -182,6 +244,34 @@ def test_the_merged_cloud_lies_in_one_frame(done: Done) -> None:
     thinned = merged_component(files, done.found, thin=0.2)
     assert 0 < len(thinned) < len(cloud) / 5
     assert len(merged_component(files, done.found, 1)) == len(done.village.scans[4])
+
+
+def test_a_merged_cloud_has_what_every_scan_has_and_one_file_in_memory(
+    done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+    for k, points in enumerate(done.village.scans[:4]):
+        more = {"intensity": np.full(len(points), float(k)), "time": np.zeros(len(points))}
+        if k == 2:
+            del more["time"]
+        files.append(tmp_path / f"{k}.ply")
+        io.write(files[-1], PointCloud(points, more))
+    held: list[weakref.ref[PointCloud]] = []
+    usual = io.read
+
+    def noted(path: Path) -> PointCloud:
+        assert not [cloud for cloud in held if cloud() is not None]
+        cloud = usual(path)
+        held.append(weakref.ref(cloud))
+        return cloud
+
+    monkeypatch.setattr(io, "read", noted)
+    cloud = merged_component(files, done.found, thin=0.2)
+    assert len(held) == 4
+    assert set(cloud.attributes) == {"intensity", "scan"}
+    np.testing.assert_array_equal(cloud.attributes["intensity"], cloud.attributes["scan"])
+    with pytest.raises(VBRegError, match="thin 0"):
+        merged_component(files, done.found, thin=0)
 
 
 def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.viewer.helpers import planted_clouds, planted_pair
+from tests.viewer.helpers import POSE, planted_clouds, planted_pair
 from vbreg import io as clouds
 from vbreg.render import SOURCE, TARGET
+from vbreg.scenes import Reconstruction, SceneEdge
+from vbreg.scenes.report import write_scene_report
 from vbreg.summary import as_json
-from vbreg.types import Bool
+from vbreg.types import Bool, PointCloud
 from vbreg.viewer import Session, ViewServer, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -284,6 +286,46 @@ def test_a_report_opens_from_disk_without_a_network(
     with page.expect_download() as waiting:
         page.click("button:text-is('Result, JSON')")
     assert json.loads(Path(waiting.value.path()).read_text()) == json.loads(json.dumps(pair.said))
+
+
+DRAWN = """(() => {
+  const canvas = document.querySelector("#scene");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return data.filter((value, k) => k % 4 === 3 && value > 0).length;
+})()"""
+
+
+def test_scans_of_a_scene_are_hidden_one_by_one(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Two scans side by side, and one that does not connect to them."""
+    source, target = planted_clouds()
+    apart = PointCloud(source.points[::10])
+    T = np.stack([POSE, np.eye(4), np.eye(4)])
+    edge = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0, 0, True, False)
+    names, component = ("a.ply", "b.ply", "<b>c.ply"), np.array([0, 0, 1])
+    found = Reconstruction(
+        names, T, component, (edge,), np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False
+    )
+    write_scene_report(tmp_path / "scene.html", found, [source, target, apart])
+    page = open_page((tmp_path / "scene.html").as_uri(), offline=True)
+    assert page.inner_text("#scans") == "0 a.ply\n1 b.ply"
+    both = page.evaluate(DRAWN)
+    page.uncheck("#scans li:nth-child(1) input")
+    until(page, f"{DRAWN} < {both}")
+    second = page.evaluate(DRAWN)
+    assert 0 < second < 0.8 * both
+    page.uncheck("#scans li:nth-child(2) input")
+    until(page, f"{DRAWN} === 0")
+    page.check("#scans li:nth-child(1) input")
+    until(page, f"{DRAWN} > 0")
+    first = page.evaluate(DRAWN)
+    assert max(first, second) < both <= first + second
+    page.click("text=Show all")
+    until(page, f"{DRAWN} === {both}")
+    page.select_option("#component", "1")
+    assert page.inner_text("#scans") == "2 <b>c.ply"
+    until(page, f"{DRAWN} > 0 && {DRAWN} < {first}")
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
 from vbreg.batch.worker import Worker
 from vbreg.errors import VBRegError
+from vbreg.model import GIVEN_TOGETHER
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_TO_END = 5.0
-CHUNK_CPU, CHUNK_GPU = 4, 64  # rows
+CHUNK_CPU, CHUNK_GPU = 4, GIVEN_TOGETHER  # rows
 
 
 class Done(NamedTuple):

@@ -24,6 +24,7 @@ def check_inputs(*paths: Path) -> None:
 def check_outputs(
     *,
     clouds: Sequence[Path] = (),
+    poses: Sequence[Path] = (),
     picture: Path | None = None,
     figure: Path | None = None,
     report: Path | None = None,
@@ -35,9 +36,14 @@ def check_outputs(
     from vbreg import figure as figures
     from vbreg import render
 
-    written = list(clouds)
+    written = [*clouds, *poses]
     for cloud in clouds:
         _check_cloud_format(cloud)
+    if poses:
+        from vbreg.scenes.outputs import POSE_ENDINGS
+
+        for listed in poses:
+            _check_ending(listed, POSE_ENDINGS)
     endings_of = (
         (picture, render.ENDINGS),
         (figure, figures.ENDINGS),

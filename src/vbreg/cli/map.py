@@ -160,7 +160,8 @@ def _placed_clouds(path: Path, given: Path | None) -> PlacedClouds:
         if given is not None:
             raise VBRegError(f"--poses {given}: {path} is one cloud; poses go with a folder")
         return PlacedClouds([path], None, "one cloud, in its own frame")
-    from vbreg.datasets.folder import POSES, cloud_files, files_and_poses
+    from vbreg.datasets.folder import files_and_poses
+    from vbreg.io.folders import POSES, cloud_files
 
     if given is not None and given.suffix.lower() == ".json":
         return _placed_by_reconstruction(path, given)

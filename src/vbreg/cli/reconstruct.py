@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,8 @@ from vbreg.cli.app import (
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import VBRegError
+from vbreg.progress import progress
 
 if TYPE_CHECKING:
     from vbreg.scenes import Reconstruction
@@ -69,7 +69,13 @@ ThinOption = Annotated[
     typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
 ]
 PairShareOption = Annotated[
-    float, typer.Option(help="Register at most this share of all pairs.", min=0.0, max=1.0)
+    float,
+    typer.Option(
+        help="As many registrations as this share of all pairs, at most; pairs that are tried "
+        "again count again. Of up to 8 scans all pairs are tried.",
+        min=0.0,
+        max=1.0,
+    ),
 ]
 RefineScansOption = Annotated[
     bool,
@@ -81,7 +87,7 @@ WorkOption = Annotated[
     Path | None,
     typer.Option(
         help="A folder for results of pairs: the same command goes on where it was ended. Left "
-        "out: OUTPUT_pairs beside the output.",
+        "out: OUTPUT_pairs beside the output; without -o nothing is kept.",
     ),
 ]
 RequireAllOption = Annotated[
@@ -114,12 +120,12 @@ def reconstruct(
 
     Scans that do not connect to the others are told, and stay in frames of their own.
     """
-    files = _check(folder, output, poses or [], report)
+    files = _check(folder, [output] if output else [], poses or [], report, work, thin)
     from vbreg import scenes
 
     if work is None and output is not None:
         work = output.with_name(f"{output.stem}_pairs")
-    with progress_bars(quiet) as tell:
+    with progress(quiet) as tell:
         found = scenes.reconstruct(
             files,
             voxel_size=voxel_size,
@@ -146,28 +152,33 @@ def reconstruct(
 
 
 def _check(
-    folder: Path, output: Path | None, poses: Sequence[Path], report: Path | None
+    folder: Path,
+    clouds: Sequence[Path],
+    poses: Sequence[Path],
+    report: Path | None,
+    work: Path | None,
+    thin: float | None,
 ) -> list[Path]:
-    """Return the files of the folder; raise where a path is wrong, before any work begins."""
-    from vbreg.scenes.outputs import POSE_ENDINGS
+    """Return the files of the folder; raise where an option is wrong, before any work begins."""
+    from vbreg import io
+    from vbreg.inputs import positive_number
     from vbreg.scenes.reconstruction import scan_files
 
-    if output is None and not poses and report is None:
+    if not clouds and not poses and report is None:
         raise VBRegError("nothing to write: give -o scene.ply, --poses poses.json or --report")
-    for path in poses:
-        if path.suffix.lower() not in POSE_ENDINGS:
-            raise FileFormatError(
-                f"{path}: unknown ending '{path.suffix}', expected one of {', '.join(POSE_ENDINGS)}"
+    if thin is not None:
+        positive_number(thin, "--thin")
+    if work is not None and work.exists() and not work.is_dir():
+        raise VBRegError(f"--work {work} is a file: expected a folder, or a name that is free")
+    files = scan_files(folder)
+    check_outputs(clouds=clouds, poses=poses, report=report, inputs=files)
+    endings = {row.ending for row in io.FORMATS if row.reads}
+    for path in (*clouds, *poses):
+        if path.suffix.lower() in endings and path.parent.samefile(folder):
+            raise VBRegError(
+                f"{path} would lie among the scans, and the next run would take it for one of "
+                "them: choose another folder for it"
             )
-        if not path.parent.is_dir():
-            raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
-    found = scan_files(folder)
-    written = [] if output is None else [output]
-    # What an earlier run put into the folder is no scan of it.
-    files = [path for path in found if path.absolute() not in [w.absolute() for w in written]]
-    check_outputs(clouds=written, report=report, inputs=files)
-    if len(files) < 2:
-        raise VBRegError(f"{folder}: {len(files)} scans beside the output; expected at least two")
     return files
 
 
@@ -220,11 +231,9 @@ def _print(
     """Print what was found, for people."""
     kept = sum(edge.kept for edge in found.edges)
     sizes = ", ".join(str(len(members)) for members in found.components[:MAX_LISTED])
-    all_pairs = len(found) * (len(found) - 1) // 2
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", f"{len(found.components)} (of {sizes} scans)")
-    share = 100 * found.pairs_tried / all_pairs
-    print_row(console, "pairs", f"{found.pairs_tried} of {all_pairs} registered ({share:.0f} %)")
+    print_row(console, "pairs", found.pairs_in_words)
     print_row(console, "edges", f"{kept} kept, {len(found.edges) - kept} dropped")
     print_row(console, "voxel size", f"{found.voxel_size:g}")
     for edge in found.doubtful[:MAX_LISTED]:
@@ -254,24 +263,3 @@ def warn_of_scene(found: Reconstruction) -> None:
             f"{len(join.edges)} pairs agree on a pose, but others contradict it; more scans in "
             "between would help",
         )
-
-
-@contextmanager
-def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show how far each stage is on the terminal; nothing where stderr is none."""
-    console = Console(stderr=True)
-    if quiet or not console.is_interactive:
-        yield lambda stage, done, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
-
-        yield tell

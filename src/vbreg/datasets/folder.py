@@ -10,17 +10,16 @@ from scipy.spatial import cKDTree
 
 from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
 from vbreg.datasets.poses import inverse_pose
-from vbreg.datasets.reading import must_exist, natural_key, read_points, read_poses
+from vbreg.datasets.reading import must_exist, read_points, read_poses
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.io import FORMATS
+from vbreg.io.folders import POSES, cloud_files
 from vbreg.types import Float64
 
-POSES = "poses.txt"
 OVERLAP_STRIDE = 4  # every fourth source point is enough to measure the overlap
 
 
 def posed_clouds(folder: str | Path) -> list[tuple[Float64, Float64]]:
-    """Read every cloud of the folder (see `cloud_files`) with its T_world_cloud."""
+    """Read every cloud of the folder (see `vbreg.io.cloud_files`) with its T_world_cloud."""
     files, poses = files_and_poses(Path(folder))
     return [(read_points(file), T) for file, T in zip(files, poses, strict=True)]
 
@@ -49,14 +48,6 @@ def posed_pairs(
                 load = partial(_load, files, scene, i, j, T_j_i, overlap)
                 entries.append(PairEntry(f"{scene}/{i}-{j}", scene, load))
     return PairSequence(entries)
-
-
-def cloud_files(folder: Path) -> list[Path]:
-    """List the files that `vbreg.io` reads, cloud_2 before cloud_10, without the poses."""
-    endings = {row.ending for row in FORMATS if row.reads}
-    files = (path for path in folder.iterdir() if path.suffix.lower() in endings)
-    chosen = (p for p in files if p.is_file() and p.name != POSES and not p.name.startswith("."))
-    return sorted(chosen, key=lambda path: natural_key(path.name))
 
 
 def files_and_poses(folder: Path, source: Path | None = None) -> tuple[list[Path], Float64]:

@@ -23,14 +23,13 @@ from vbreg.datasets.pairs import Pair, PairEntry, PairSequence
 from vbreg.datasets.poses import inverse_pose
 from vbreg.datasets.reading import (
     must_exist,
-    natural_key,
     read_points,
     read_poses,
     take_arrays,
     unrecognised_layout,
 )
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.io import described_pair, read_arrays
+from vbreg.io import described_pair, natural_key, read_arrays
 from vbreg.types import Float64
 
 Split = Literal["train", "val", "test"]

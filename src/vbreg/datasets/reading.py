@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -106,8 +105,3 @@ def _check_rigid(path: Path, T: Float64) -> None:
         raise FileFormatError(
             f"{path.absolute()}: row {int(wrong.argmax()) + 1} is not a rotation and a translation"
         )
-
-
-def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a key that sorts cloud_2 before cloud_10."""
-    return tuple((text, int(n or -1)) for text, n in re.findall(r"(\D*)(\d*)", name))

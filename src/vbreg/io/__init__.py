@@ -12,6 +12,7 @@ from vbreg.io.described import (
     read_described_pair,
     read_descriptors,
 )
+from vbreg.io.folders import cloud_files, natural_key
 from vbreg.io.formats import (
     FORMATS,
     Coordinates,
@@ -35,8 +36,10 @@ __all__ = [
     "StoredCloud",
     "atomic_path",
     "check_readable",
+    "cloud_files",
     "described_pair",
     "from_open3d",
+    "natural_key",
     "read",
     "read_arrays",
     "read_blocks",

@@ -7,6 +7,8 @@ An edge says T_target_source of two scans, how probable it is, and how sure. Pos
 by graduated non-convexity with truncated least squares (Yang et al., RA-L 2020): from a cost that
 no wrong edge spoils to this one, in steps. Every step is least squares by Levenberg and Marquardt
 on a sparse matrix, with exact Jacobians. Scans move by T_world_scan exp(d^).
+Loops of any length are checked by this cost and need no check of their own: where one does not
+close within the errors of its edges, dropping one of them costs less than bending all.
 Shapes: K scans, E edges.
 """
 

@@ -182,7 +182,8 @@ def _disjoint(joins: list[Join]) -> list[Join]:
 def triangle_support(edges: PoseEdges, kept: Bool, scans: int) -> tuple[Int64, Int64]:
     """Return for each edge (E,) how many triangles of kept edges it closes, how many fit.
 
-    A triangle fits if its three poses lead back to the start within their errors.
+    A triangle fits if its three poses lead back to the start within their errors. That is evidence
+    to show; edges were dropped by the cost of the graph, which sees loops of any length.
     """
     by_pair: dict[tuple[int, int], int] = {}
     for e in np.flatnonzero(kept).tolist():

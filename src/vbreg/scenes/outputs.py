@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vbreg import __version__, io
 from vbreg.clouds import voxel_index
 from vbreg.errors import FileFormatError
+from vbreg.inputs import positive_number
 from vbreg.scenes.graph import information_of
 from vbreg.scenes.results import Reconstruction
 from vbreg.types import Float64, PointCloud
@@ -57,7 +59,8 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
     return {
         "version": __version__,
         "voxel_size": found.voxel_size,
-        "pairs_tried": found.pairs_tried,
+        "pairs_tried": len(found.tried),
+        "registrations": found.registrations,
         "components": found.components,
         "scans": [
             {
@@ -127,31 +130,28 @@ def merged_component(
     """Return the scans of a component as one cloud, with what every scan has of each point.
 
     The attribute `scan` is the number of the scan. With `thin`, one point a voxel of this size is
-    kept of each scan.
+    kept of each scan. Files are read one after the other: memory holds one, and what is kept.
     """
-    parts = []
+    if thin is not None:
+        positive_number(thin, "thin")
+    points: list[Float64] = []
+    columns: dict[str, list[NDArray[Any]]] = {}
     for done, k in enumerate(found.components[component], start=1):
         given = clouds[k]
         cloud = given if isinstance(given, PointCloud) else io.read(given)
         cloud = cloud.selected(_kept(cloud, thin)).transformed(found.T_world_scan[k])
-        parts.append((k, cloud))
+        own = {**cloud.attributes, "scan": np.full(len(cloud), k, dtype=np.int32)}
+        columns = columns if points else {name: [] for name in own}
+        columns = {
+            name: [*parts, own[name]]
+            for name, parts in columns.items()
+            if name in own and all(part.shape[1:] == own[name].shape[1:] for part in parts)
+        }
+        points.append(cloud.points)
         on_done(done)
-    first = parts[0][1].attributes
-    names = [
-        name
-        for name in first
-        if all(
-            name in cloud.attributes and cloud.attributes[name].shape[1:] == first[name].shape[1:]
-            for _, cloud in parts
-        )
-    ]
-    attributes = {
-        name: np.concatenate([cloud.attributes[name] for _, cloud in parts]) for name in names
-    }
-    attributes["scan"] = np.concatenate(
-        [np.full(len(cloud), k, dtype=np.int32) for k, cloud in parts]
-    )
-    return PointCloud(np.concatenate([cloud.points for _, cloud in parts]), attributes)
+    # Column by column, so that memory does not hold everything twice.
+    attributes = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
+    return PointCloud(np.concatenate(points), attributes)
 
 
 def _kept(cloud: PointCloud, thin: float | None) -> Any:

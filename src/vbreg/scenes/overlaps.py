@@ -122,41 +122,56 @@ def exact_poses(
     T_world_scan: Float64,
     pairs: Sequence[tuple[int, int]],  # source, target
     scale: Scale,
-) -> Iterator[tuple[Float64, Float64]]:
+) -> Iterator[tuple[Float64, Float64] | None]:
     """Yield for each pair T_target_source near the poses (K, 4, 4), and its covariance.
 
-    It lays the two scans onto each other. Some pairs are refined together, as the device likes.
+    It lays the two scans onto each other. A pair with too few matches to hold it there has None.
+    Some pairs are refined together, as the device likes.
     """
     if not pairs:
         return
     size = chunk_size(scans[0].points.device, cpu=TOGETHER_CPU, gpu=TOGETHER)
     for first in range(0, len(pairs), size):
         some = pairs[first : first + size]
+        surfaces = {(s, t): _surfaces(scans[s], scans[t], scale) for s, t in some}
+        held = {pair: found for pair, found in surfaces.items() if found is not None}
         starts = [
             local_pose(inverse(T_world_scan[t]) @ T_world_scan[s], scans[s].origin, scans[t].origin)
-            for s, t in some
+            for s, t in held
         ]
-        surfaces = [_surfaces(scans[s], scans[t], scale) for s, t in some]
-        for (s, t), T in zip(some, _refined(surfaces, np.stack(starts), scale), strict=True):
-            source, target = scans[s], scans[t]
-            planes = shared_planes(_surface(source), _surface(target), T, scale.inlier_threshold)
-            covariance = uncertainty(planes, scale, target.origin).covariance
-            yield local_pose(T.cpu().numpy(), -source.origin, -target.origin), covariance
+        poses = dict(zip(held, _refined(list(held.values()), starts, scale), strict=True))
+        for s, t in some:
+            yield _exact(scans[s], scans[t], poses[s, t], scale) if (s, t) in poses else None
 
 
-def _surfaces(source: DescribedCloud, target: DescribedCloud, scale: Scale) -> SurfacePair:
-    """Return what a refinement of two scans looks at."""
-    pair = SurfacePair.of(match_clouds(source, target, scale))
+def _exact(
+    source: DescribedCloud, target: DescribedCloud, T: Tensor, scale: Scale
+) -> tuple[Float64, Float64]:
+    """Return a pose (4, 4) between local frames in the user's, and its covariance."""
+    planes = shared_planes(_surface(source), _surface(target), T, scale.inlier_threshold)
+    covariance = uncertainty(planes, scale, target.origin).covariance
+    return local_pose(T.cpu().numpy(), -source.origin, -target.origin), covariance
+
+
+def _surfaces(source: DescribedCloud, target: DescribedCloud, scale: Scale) -> SurfacePair | None:
+    """Return what a refinement of two scans looks at; None where they have too few matches."""
+    try:
+        matched = match_clouds(source, target, scale)
+    except VBRegError:
+        return None
+    pair = SurfacePair.of(matched)
     if pair is None:
         raise VBRegError("a scan without its surface: describe it with vbreg.matching.describe")
     return with_fewer_points(pair)
 
 
-def _refined(pairs: Sequence[SurfacePair], T: Float64, scale: Scale) -> Tensor:
+def _refined(pairs: Sequence[SurfacePair], T: Sequence[Float64], scale: Scale) -> Sequence[Tensor]:
     """Return poses (B, 4, 4) of pairs, refined from these; in float64 and local frames."""
+    if not pairs:
+        return []
     together = SurfacePair.together(pairs)
-    start = torch.from_numpy(T).to(together.source.points.device)
+    start = torch.from_numpy(np.stack(T)).to(together.source.points.device)
     start[:, :3, 3] /= scale.voxel_size
     found = refined(together, start).double()
     found[:, :3, 3] *= scale.voxel_size
-    return found
+    return list(found)

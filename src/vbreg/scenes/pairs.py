@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vbreg.backends.devices import chunk_size
 from vbreg.constraints import Constraints
 from vbreg.errors import VBRegError
 from vbreg.io.tables import Table
-from vbreg.matching import DescribedCloud, match_clouds
-from vbreg.model import VBReg
+from vbreg.matching import DescribedCloud, MatchedClouds, match_clouds
+from vbreg.model import GIVEN_TOGETHER, GIVEN_TOGETHER_CPU, VBReg
 from vbreg.scale import Scale
 from vbreg.types import Alternative, Float64, Registration
 
@@ -112,17 +114,40 @@ def register_pairs(
     model: VBReg,
     guesses: Mapping[tuple[int, int], Guess] | None = None,
 ) -> Iterator[PairResult]:
-    """Yield the pose of each pair of described scans, in the order of the pairs."""
+    """Yield the pose of each pair of described scans, in the order of the pairs.
+
+    Some pairs are matched and solved together, as the device likes; one that fails does so alone.
+    """
+    size = chunk_size(model.device, cpu=GIVEN_TOGETHER_CPU, gpu=GIVEN_TOGETHER)
+    for first in range(0, len(pairs), size):
+        yield from _registered(scans, pairs[first : first + size], scale, model, guesses or {})
+
+
+def _registered(
+    scans: Sequence[DescribedCloud],
+    pairs: Sequence[tuple[int, int]],
+    scale: Scale,
+    model: VBReg,
+    guesses: Mapping[tuple[int, int], Guess],
+) -> list[PairResult]:
+    """Return the poses of pairs that are solved together."""
+    matched: dict[tuple[int, int], MatchedClouds] = {}
     for source, target in pairs:
-        guess = None if guesses is None else guesses.get((source, target))
-        limits = None if guess is None else guess.constraints()
-        try:
-            matched = match_clouds(scans[source], scans[target], scale)
-            found = model.solve(matched, constraints=limits)
-        except VBRegError:  # too few matches, or none within the limits
-            yield PairResult.failed(source, target, guess is not None)
-            continue
-        yield PairResult.of(source, target, found, guess is not None)
+        with suppress(VBRegError):  # too few matches
+            matched[source, target] = match_clouds(scans[source], scans[target], scale)
+    limits = [guesses[pair].constraints() if pair in guesses else None for pair in matched]
+    solved = model.solve_each(list(matched.values()), constraints=limits)
+    found = {
+        pair: result
+        for pair, result in zip(matched, solved, strict=True)
+        if not isinstance(result, VBRegError)  # no matches within the limits
+    }
+    return [
+        PairResult.of(*pair, found[pair], pair in guesses)
+        if pair in found
+        else PairResult.failed(*pair, pair in guesses)
+        for pair in pairs
+    ]
 
 
 class PairStore:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from vbreg import __version__, io, pretrained
 from vbreg.backends import devices
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorChoice, descriptor_named
 from vbreg.errors import VBRegError
-from vbreg.frames import LocalCloud
 from vbreg.inputs import Cloud
 from vbreg.matching import DescribedCloud, describe
 from vbreg.model import VBReg
@@ -33,6 +33,7 @@ from vbreg.scenes.pairs import PairStore
 from vbreg.scenes.results import Reconstruction
 from vbreg.scenes.retrieval import similarities
 from vbreg.scenes.search import PAIR_SHARE, Progress, SceneSearch, pair_budget
+from vbreg.streaming import local_cloud
 
 MAX_SIZED = 12  # scans that the voxel size is estimated from
 
@@ -53,12 +54,13 @@ def reconstruct(
 ) -> Reconstruction:
     """Find the poses of scans of one place, in no order, or of several places.
 
-    `scans` is a folder of files, or a list of what `register` takes. At most `pair_share` of all
-    pairs are registered (all where there are few scans): those that look alike, then those that the
-    poses found so far suggest. With `refine`, overlapping scans are laid onto each other exactly at
-    the end. `work` is a folder for results of pairs: the same call goes on where it was ended, and
-    scans may be added. The other options are those of `register`. `on_progress` is told a stage,
-    how much of it is done and how much there is.
+    `scans` is a folder of files, or a list of what `register` takes. Pairs that look alike are
+    registered, then those that the poses found so far suggest, some of them again: at most as many
+    registrations as `pair_share` of all pairs, but of up to 8 scans all pairs. With `refine`,
+    overlapping scans are laid onto each other exactly at the end. `work` is a folder for results of
+    pairs: the same call goes on where it was ended, and scans may be added. The other options are
+    those of `register`. `on_progress` is told a stage, how much of it is done and how much there
+    is.
     """
     if not 0 < pair_share <= 1:
         raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")
@@ -75,8 +77,10 @@ def reconstruct(
     settings = {
         "voxel_size": scale.voxel_size,
         "vbreg": __version__,
-        "network": _digest(model),
-        "descriptor": str(descriptor),
+        "network": _digest(model.network),
+        "voting": asdict(model.voting),
+        "judge": _digest(model.judge.network),
+        "descriptor": [compute.name, compute.fingerprint],
         "preset": preset,
     }
     store = PairStore(None if work is None else Path(work), settings, keys)
@@ -87,28 +91,18 @@ def reconstruct(
 
 
 def scan_files(folder: str | Path) -> list[Path]:
-    """Return the files of clouds in a folder, by name; numbers in names count as numbers."""
+    """Return the files of clouds in a folder, as `vbreg.io.cloud_files` does; at least two."""
     folder = Path(folder)
     if not folder.is_dir():
         raise VBRegError(f"{folder}: no such folder; give one that holds scans")
-    endings = {row.ending for row in io.FORMATS if row.reads}
-    files = [
-        path
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix.lower() in endings and not path.name.startswith(".")
-    ]
+    files = io.cloud_files(folder)
     if len(files) < 2:
+        endings = {row.ending for row in io.FORMATS if row.reads}
         raise VBRegError(
             f"{folder}: {len(files)} files of clouds; expected at least two, with one of the "
             f"endings {', '.join(sorted(endings))}"
         )
-    return sorted(files, key=_by_number)
-
-
-def _by_number(path: Path) -> list[tuple[int, int | str]]:
-    """Return what sorts scan_2 before scan_10."""
-    parts = re.split(r"(\d+)", path.name)
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+    return files
 
 
 def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]]:
@@ -126,11 +120,12 @@ def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]
     ]
 
 
-def _key(name: str, local: LocalCloud) -> str:
-    """Return what tells a scan from another: name and content."""
-    content = hashlib.sha256(local.points.numpy().tobytes())
-    content.update(local.origin.tobytes())
-    return f"{name} {content.hexdigest()[:12]}"
+def _key(name: str, *content: Tensor) -> str:
+    """Return what tells a scan from another: its name and a checksum of its content."""
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part.cpu().numpy().tobytes())
+    return f"{name} {digest.hexdigest()[:12]}"
 
 
 def _scale(
@@ -144,7 +139,7 @@ def _scale(
     some = range(0, len(clouds), -(-len(clouds) // MAX_SIZED))
     sizes = []
     for k in some:
-        points = LocalCloud.of(clouds[k], f"scan {k}").points
+        points = local_cloud(clouds[k], f"scan {k}").points
         sizes.append(estimate_voxel_size(points, points))
         tell("voxel size", len(sizes), len(some))
     return Scale(float(f"{np.median(sizes):.1e}"))
@@ -162,25 +157,26 @@ def _described(
     """Read and describe every scan once; return them, and what tells them apart."""
     described, keys = [], []
     for k, (cloud, name) in enumerate(zip(clouds, names, strict=True)):
-        local = LocalCloud.of(cloud, name)
-        keys.append(_key(name, local))
-        described.append(
-            describe(
-                local,
-                scale,
-                descriptor=descriptor,
-                viewpoint=usual_viewpoint(preset, local),
-                device=model.device,
-            )
+        local = local_cloud(cloud, name)
+        found = describe(
+            local,
+            scale,
+            descriptor=descriptor,
+            viewpoint=usual_viewpoint(preset, local),
+            device=model.device,
         )
+        described.append(found)
+        # A function has no fingerprint: what it says tells whether it is what it was.
+        own = () if descriptor.fingerprint else (found.descriptors,)
+        keys.append(_key(name, local.points, torch.from_numpy(local.origin), *own))
         tell("describe", k + 1, len(clouds))
     return described, keys
 
 
-def _digest(model: VBReg) -> str:
+def _digest(network: nn.Module) -> str:
     """Return what tells the weights of a network from others."""
     digest = hashlib.sha256()
-    for name, values in model.network.state_dict().items():
+    for name, values in network.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().double().numpy().tobytes())
     return digest.hexdigest()[:12]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vbreg import io
 from vbreg.scenes.outputs import scene_as_json
 from vbreg.scenes.results import Reconstruction
+from vbreg.streaming import local_cloud
 from vbreg.types import Float64, PointCloud
 from vbreg.web_page import web_page
 
@@ -86,8 +87,8 @@ def _content(
     said |= {
         "title": f"{_counted(len(found), 'scan')} in "
         f"{_counted(len(found.components), 'component')} - vbreg",
-        "about": f"{kept} edges kept of {len(found.edges)}, {found.pairs_tried} pairs tried of "
-        f"{len(found) * (len(found) - 1) // 2}, voxel size {found.voxel_size:g}.",
+        "about": f"Edges: {kept} kept, {len(found.edges) - kept} dropped. "
+        f"Pairs: {found.pairs_in_words}. Voxel size: {found.voxel_size:g}.",
         "command": command,
         "boxes": boxes,
         "tried": [list(pair) for pair in found.tried],
@@ -102,9 +103,9 @@ def _counted(count: int, noun: str) -> str:
 
 def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
     """Return some of the finite points of a scan, the same in every call."""
-    points = (cloud if isinstance(cloud, PointCloud) else io.read(cloud)).points
-    points = points[np.isfinite(points).all(axis=1)]
-    return points[np.random.default_rng(0).permutation(len(points))[: max(1, most)]]
+    local = local_cloud(cloud, "a scan")
+    rows = np.random.default_rng(0).permutation(len(local.points))[: max(1, most)]
+    return np.asarray(local.points.numpy()[rows] + local.origin)
 
 
 def _view(points: Float64) -> tuple[Float64, Float64]:

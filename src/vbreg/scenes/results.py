@@ -52,8 +52,8 @@ class Reconstruction:
     edges: tuple[SceneEdge, ...]
     similarity: Float64  # (K, K) by which pairs were chosen
     refused: tuple[Join, ...]  # joins of components that were too doubtful
-    tried: tuple[tuple[int, int], ...]  # pairs that were registered, again or not
-    pairs_tried: int  # registrations, those from a prediction included
+    tried: tuple[tuple[int, int], ...]  # pairs that were registered, each once
+    registrations: int  # of these pairs: some are tried again, from where the graph has them
     voxel_size: float
     refined: bool  # on the scans
 
@@ -67,6 +67,15 @@ class Reconstruction:
         return [np.flatnonzero(self.component == c).tolist() for c in range(count)]
 
     @property
+    def pairs_in_words(self) -> str:
+        """How many of all pairs were registered, and how many of these again."""
+        possible = len(self) * (len(self) - 1) // 2
+        share = 100 * len(self.tried) / possible
+        again = self.registrations - len(self.tried)
+        said = f"{len(self.tried)} of {possible} registered ({share:.0f} %)"
+        return f"{said}, {again} of them again" if again else said
+
+    @property
     def doubtful(self) -> list[SceneEdge]:
         """The kept edges that something speaks against."""
         return [edge for edge in self.edges if edge.kept and edge.doubt]
@@ -77,5 +86,5 @@ class Reconstruction:
         return (
             f"Reconstruction({len(self)} scans, components of {sizes}"
             f"{', ...' if len(self.components) > 8 else ''}, {kept} edges kept, "
-            f"{self.pairs_tried} pairs tried)"
+            f"{len(self.tried)} pairs tried)"
         )

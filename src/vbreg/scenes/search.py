@@ -34,8 +34,8 @@ from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
 from vbreg.types import Bool, Float64
 
-PAIR_SHARE = 0.25  # of all pairs, that are registered at most
-FEW_SCANS = 8  # up to which all pairs are
+PAIR_SHARE = 0.25  # of all pairs: at most so many registrations
+FEW_SCANS = 8  # up to which all pairs may be registered
 PARTNERS = 6  # of each scan, that are registered first
 MIN_EDGE = 0.1  # probability from which on a pose is heard at all
 ERROR_SCALE = 2.0  # errors of edges by those of pairs: scans are bent a little, too
@@ -50,11 +50,12 @@ Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how m
 
 
 def pair_budget(scans: int, pair_share: float = PAIR_SHARE) -> int:
-    """Return how many pairs of so many scans are registered at most."""
+    """Return the most registrations for so many scans, those of pairs tried again included.
+
+    Of few scans all pairs may be registered, whatever the share, and each once more.
+    """
     everything = scans * (scans - 1) // 2
-    few = FEW_SCANS * (FEW_SCANS - 1) // 2
-    # Of few scans all pairs may be tried, and tried again from a prediction.
-    return max(min(2 * everything, 2 * few), int(pair_share * everything))
+    return 2 * everything if scans <= FEW_SCANS else int(pair_share * everything)
 
 
 class _Try(NamedTuple):
@@ -85,16 +86,16 @@ class SceneSearch:
         self.joined = JoinedScans(solve_graph(len(scans), PoseEdges.of([], [])), ())
 
     @property
-    def tried(self) -> int:
-        """The number of registrations so far."""
+    def registrations(self) -> int:
+        """The number of registrations so far, those of pairs that were tried again included."""
         return len(self.found) + len(self.again)
 
     def run(self, budget: int) -> None:
-        """Register pairs, at most `budget`, until nothing more is to be gained."""
+        """Register pairs, at most `budget` times, until nothing more is to be gained."""
         self._register([_Try(p) for p in first_pairs(self.similarity, PARTNERS, budget)])
         self._join()
         for _ in range(MAX_ROUNDS):
-            more = self._next(budget - self.tried)
+            more = self._next(budget - self.registrations)
             if not more:
                 break
             self._register(more)
@@ -128,7 +129,7 @@ class SceneSearch:
                 missing.append(each)
             else:
                 self._keep(each, known)
-        total = self.tried + len(missing)
+        total = self.registrations + len(missing)
         guesses = {each.pair: each.guess for each in missing if each.guess is not None}
         run = register_pairs(
             self.scans, [each.pair for each in missing], self.scale, self.model, guesses
@@ -136,7 +137,7 @@ class SceneSearch:
         for each, result in zip(missing, run, strict=True):
             self.store.add(result, each.guess)
             self._keep(each, result)
-            self.tell("register pairs", self.tried, total)
+            self.tell("register pairs", self.registrations, total)
 
     def _keep(self, each: _Try, result: PairResult) -> None:
         (self.found if each.guess is None else self.again)[each.pair] = result
@@ -264,7 +265,7 @@ class SceneSearch:
             self.similarity,
             self.joined.refused,
             tuple(sorted({*self.found, *self.again})),
-            self.tried,
+            self.registrations,
             self.scale.voxel_size,
             refine,
         )
@@ -295,12 +296,15 @@ class SceneSearch:
         pairs = overlapping_pairs(
             self.surfaces, solution.T_world_scan, solution.component, self.scale
         )
-        poses, covariances = [], []
-        for pose, covariance in exact_poses(self.scans, solution.T_world_scan, pairs, self.scale):
-            poses.append(pose)
-            covariances.append(ERROR_SCALE**2 * covariance)
-            self.tell("refine", len(poses), len(pairs))
-        exact = _joined(PoseEdges.of(pairs, poses, covariances), edges.take(solution.kept))
+        ends, poses, covariances = [], [], []
+        run = exact_poses(self.scans, solution.T_world_scan, pairs, self.scale)
+        for done, (pair, laid) in enumerate(zip(pairs, run, strict=True), start=1):
+            if laid is not None:
+                ends.append(pair)
+                poses.append(laid[0])
+                covariances.append(ERROR_SCALE**2 * laid[1])
+            self.tell("refine", done, len(pairs))
+        exact = _joined(PoseEdges.of(ends, poses, covariances), edges.take(solution.kept))
         found = solve_graph(len(self.scans), exact, start=solution.T_world_scan)
         if (found.component != solution.component).any():
             return solution  # what holds scans together is not lost for the sake of exactness

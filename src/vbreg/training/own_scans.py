@@ -16,12 +16,13 @@ import torch
 
 from vbreg import io
 from vbreg.clouds import estimate_voxel_size, voxel_downsample
-from vbreg.datasets.folder import POSES, files_and_poses
+from vbreg.datasets.folder import files_and_poses
 from vbreg.datasets.poses import inverse_pose
 from vbreg.descriptors.choice import SHIPPED
 from vbreg.descriptors.learned import load_descriptor
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
+from vbreg.io.folders import POSES
 from vbreg.io.meshes import read_triangles
 from vbreg.metrics import overlap
 from vbreg.scale import Scale

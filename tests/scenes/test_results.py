@@ -1,0 +1,65 @@
+"""What a result says in words: what speaks against an edge, and how much was tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.scenes.test_graph import planted
+from vbreg.scenes import Reconstruction, SceneEdge
+from vbreg.scenes.joining import triangle_support
+
+EDGE = SceneEdge(0, 1, np.eye(4), np.eye(6), 0.9, True, 0.5, 4, 3, False, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"triangles": 0, "triangles_fit": 0}, ""),
+        ({"triangles_fit": 2}, ""),
+        ({"triangles_fit": 1}, "only 1 of 4 triangles with it close"),
+        ({"bridge": True, "triangles": 0, "triangles_fit": 0}, "no loop confirms it"),
+        (
+            {"kept": False, "error": 7.04},
+            "dropped: it contradicts the solved poses (7.0 standard deviations)",
+        ),
+        (
+            {"kept": False, "error": np.inf},
+            "dropped: it would join scans that nothing else joins",
+        ),
+    ],
+)
+def test_a_doubt_says_what_speaks_against_an_edge(changes: dict[str, Any], words: str) -> None:
+    assert replace(EDGE, **changes).doubt == words
+
+
+def test_a_wrong_edge_that_was_kept_is_told_by_its_triangles() -> None:
+    T, edges, right = planted(8, 22, wrong=0.1, seed=3)
+    closed, fit = triangle_support(edges, np.ones(len(edges), dtype=bool), len(T))
+    doubts = [
+        replace(EDGE, triangles=int(c), triangles_fit=int(f)).doubt
+        for c, f in zip(closed, fit, strict=True)
+    ]
+    wrong = np.flatnonzero(~right)
+    assert len(wrong) == 2
+    for e in wrong.tolist():
+        assert doubts[e] == f"only 0 of {closed[e]} triangles with it close"
+    assert sum(doubt == "" for doubt in doubts) == right.sum()
+
+
+@pytest.mark.parametrize(
+    ("registrations", "words"),
+    [(3, "3 of 10 registered (30 %)"), (5, "3 of 10 registered (30 %), 2 of them again")],
+)
+def test_pairs_are_told_from_those_tried_again(registrations: int, words: str) -> None:
+    names, T = tuple("abcde"), np.tile(np.eye(4), (5, 1, 1))
+    alone, tried = np.arange(5), ((0, 1), (0, 2), (3, 4))
+    found = Reconstruction(
+        names, T, alone, (), np.zeros((5, 5)), (), tried, registrations, 0.1, False
+    )
+    assert found.pairs_in_words == words
+    assert "3 pairs tried" in repr(found)
