@@ -53,4 +53,4 @@ def test_the_deviation_is_that_at_the_inliers() -> None:
 def test_nothing_is_told_without_inliers_or_covariance() -> None:
     result = planted_result(planted_clouds()[0])
     assert standard_deviation(replace(result, inliers=np.zeros(60, dtype=bool))) is None
-    assert standard_deviation(replace(result, uncertainty=None)) is None
+    assert standard_deviation(replace(result, uncertainty_given=None)) is None

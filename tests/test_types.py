@@ -113,7 +113,7 @@ def test_uncertainty_is_told_once_and_only_to_those_who_ask() -> None:
         asked.append(about)
         return Uncertainty(np.eye(6), (FreeDirection("slides", (1.0, 0.0, 0.0)),))
 
-    found = result(uncertainty=tell)
+    found = result(uncertainty_given=tell)
     assert found.fitness == 0.6
     assert not asked
     assert not found.determined

@@ -169,7 +169,7 @@ def test_a_pose_that_nobody_judges_is_doubted_by_the_same_surfaces_once_that_is_
     assert "uncertainty" in judged.timings
     assert "uncertainty" not in lazy.timings
     sent: Registration = pickle.loads(pickle.dumps(lazy))
-    assert isinstance(sent.uncertainty, Uncertainty)  # and not the clouds
+    assert isinstance(sent.uncertainty_given, Uncertainty)  # and not the clouds
     for result in (lazy, sent):
         assert result.covariance is not None
         assert judged.covariance is not None

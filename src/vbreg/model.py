@@ -211,7 +211,7 @@ class VBReg:
                 backend=backend,
                 memory_limited=len(source) == held < found[b],
                 timings=clock.seconds,
-                uncertainty=uncertainty_of_inliers,
+                uncertainty_given=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
         ]

@@ -112,7 +112,7 @@ class PairProblem:
             memory_limited=self.memory_limited,
             voxel_size=self.matched.scale.voxel_size,
             timings=timings,
-            uncertainty=self.uncertainty or uncertainty_of_inliers,
+            uncertainty_given=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,
             overlap=found.overlap,
             alternatives=tuple(

@@ -147,10 +147,9 @@ class Registration:
     points_read: tuple[int, int] | None = None  # of source, target
     points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
-    # How far the pose may be off, or what tells it of this result once it is asked for, so that
-    # those who do not ask need not wait; `covariance` and `free_directions` ask. None for compared
-    # methods.
-    uncertainty: Uncertainty | Callable[[Registration], Uncertainty] | None = None
+    # How far the pose may be off, or what tells it of this result once `uncertainty` is asked for,
+    # so that those who do not ask need not wait. None for compared methods.
+    uncertainty_given: Uncertainty | Callable[[Registration], Uncertainty] | None = None
     # Of the pose to be right, as a judge says that looked at both clouds; None where none did.
     success_probability: float | None = None
     # Of the source to be a mirror image of what the target shows; None where nobody asked.
@@ -162,8 +161,10 @@ class Registration:
     scale: float = 1.0
 
     @cached_property
-    def _told(self) -> Uncertainty | None:
-        return self.uncertainty(self) if callable(self.uncertainty) else self.uncertainty
+    def uncertainty(self) -> Uncertainty | None:
+        """How far the pose may be off: covariance and free directions."""
+        given = self.uncertainty_given
+        return given(self) if callable(given) else given
 
     @property
     def similarity(self) -> Float64:
@@ -173,12 +174,12 @@ class Registration:
     @property
     def covariance(self) -> Float64 | None:
         """The covariance (6, 6) of the pose as `Uncertainty` has it; None for compared methods."""
-        return None if self._told is None else self._told.covariance
+        return None if self.uncertainty is None else self.uncertainty.covariance
 
     @property
     def free_directions(self) -> tuple[FreeDirection, ...]:
         """The motions that what both clouds share allows."""
-        return () if self._told is None else self._told.free_directions
+        return () if self.uncertainty is None else self.uncertainty.free_directions
 
     @property
     def determined(self) -> bool:

@@ -47,7 +47,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         points_read=(500, 600),
         points_dropped=(1, 0),
         timings={"prepare": 0.25, "network": 0.5},
-        uncertainty=Uncertainty(np.diag([1e-4] * 3 + [4e-4] * 3), ()),
+        uncertainty_given=Uncertainty(np.diag([1e-4] * 3 + [4e-4] * 3), ()),
     )
     stand_in = Search(result)
     monkeypatch.setattr(registration, "register", stand_in)

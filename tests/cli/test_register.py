@@ -479,7 +479,7 @@ def test_large_coordinates_in_a_pcd_are_a_choice(
 
 def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     free = (FreeDirection("slides", (1.0, 0.0, 0.0)), FreeDirection("slides", (0.0, 1.0, 0.0)))
-    search.result = replace(search.result, uncertainty=Uncertainty(np.eye(6), free))
+    search.result = replace(search.result, uncertainty_given=Uncertainty(np.eye(6), free))
     outcome = run("register", *clouds)
     said = "slides along (1.00, 0.00, 0.00)"
     assert f"the source {said}, slides along (0.00, 1.00, 0.00)" in outcome.err

@@ -211,17 +211,18 @@ def test_the_budget_is_kept_and_every_pair_is_told(
 @pytest.mark.parametrize(
     ("scans", "share", "most"),
     [
-        (2, 0.25, 2),  # the one pair, and once more
-        (8, 0.01, 56),  # all 28, and once more, whatever the share
-        (9, 0.25, 9),
-        (9, 1.0, 36),
-        (37, 0.25, 166),
-        (60, 0.25, 442),
-        (60, 0.1, 177),
+        (2, None, 2),  # the one pair, and once more
+        (8, None, 56),  # all 28, and once more
+        (18, None, 56),
+        (37, None, 166),
+        (60, None, 442),
+        (2, 0.01, 1),
+        (18, 0.25, 38),
+        (60, 1.0, 1770),
         (60, 0.01, 17),
     ],
 )
-def test_all_pairs_of_few_scans_are_tried_and_a_share_of_many(
-    scans: int, share: float, most: int
+def test_a_share_of_all_pairs_is_registered_and_more_of_few_scans_if_none_is_given(
+    scans: int, share: float | None, most: int
 ) -> None:
     assert pair_budget(scans, share) == most

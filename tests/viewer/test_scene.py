@@ -151,7 +151,7 @@ def test_tiny_clouds_can_be_shown(points: np.ndarray) -> None:
 def test_numbers_that_json_does_not_have_become_null() -> None:
     source, target = planted_clouds()
     endless = np.full((6, 6), np.inf)
-    result = replace(planted_result(source), uncertainty=Uncertainty(endless, ()))
+    result = replace(planted_result(source), uncertainty_given=Uncertainty(endless, ()))
     pair = ShownPair(source, target, result, None, {"covariance": endless.tolist()})
     header, _ = unpacked(pair.packed())
     assert header["result"]["covariance"][0][0] is None

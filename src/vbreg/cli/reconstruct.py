@@ -69,10 +69,10 @@ ThinOption = Annotated[
     typer.Option(help="Keep one point a voxel of this size of each scan in what is written."),
 ]
 PairShareOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         help="As many registrations as this share of all pairs, at most; pairs that are tried "
-        "again count again. Of up to 8 scans all pairs are tried.",
+        "again count again. Left out: 0.25, or 56 registrations where that is more.",
         min=0.0,
         max=1.0,
     ),
@@ -106,7 +106,7 @@ def reconstruct(
     thin: ThinOption = None,
     voxel_size: VoxelSizeOption = None,
     preset: PresetOption = None,
-    pair_share: PairShareOption = 0.25,
+    pair_share: PairShareOption = None,
     refine: RefineScansOption = True,
     work: WorkOption = None,
     require_all: RequireAllOption = False,

@@ -32,7 +32,7 @@ from vbreg.scale import PresetName, Scale
 from vbreg.scenes.pairs import PairStore
 from vbreg.scenes.results import Reconstruction
 from vbreg.scenes.retrieval import similarities
-from vbreg.scenes.search import PAIR_SHARE, Progress, SceneSearch, pair_budget
+from vbreg.scenes.search import Progress, SceneSearch, pair_budget
 from vbreg.streaming import local_cloud
 
 MAX_SIZED = 12  # scans that the voxel size is estimated from
@@ -47,7 +47,7 @@ def reconstruct(
     model: VBReg | None = None,
     descriptor: DescriptorChoice = "learned",
     device: str | torch.device = "auto",
-    pair_share: float = PAIR_SHARE,
+    pair_share: float | None = None,
     refine: bool = True,
     work: str | Path | None = None,
     on_progress: Progress | None = None,
@@ -56,13 +56,13 @@ def reconstruct(
 
     `scans` is a folder of files, or a list of what `register` takes. Pairs that look alike are
     registered, then those that the poses found so far suggest, some of them again: at most as many
-    registrations as `pair_share` of all pairs, but of up to 8 scans all pairs. With `refine`,
-    overlapping scans are laid onto each other exactly at the end. `work` is a folder for results of
-    pairs: the same call goes on where it was ended, and scans may be added. The other options are
-    those of `register`. `on_progress` is told a stage, how much of it is done and how much there
-    is.
+    registrations as `pair_share` of all pairs; left out, a quarter, or 56 where that is more. With
+    `refine`, overlapping scans are laid onto each other exactly at the end. `work` is a folder for
+    results of pairs: the same call goes on where it was ended, and scans may be added. The other
+    options are those of `register`. `on_progress` is told a stage, how much of it is done and how
+    much there is.
     """
-    if not 0 < pair_share <= 1:
+    if pair_share is not None and not 0 < pair_share <= 1:
         raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")
     clouds, names = _listed(scans)
     tell = on_progress or (lambda stage, done, total: None)

@@ -34,8 +34,8 @@ from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
 from vbreg.types import Bool, Float64
 
-PAIR_SHARE = 0.25  # of all pairs: at most so many registrations
-FEW_SCANS = 8  # up to which all pairs may be registered
+PAIR_SHARE = 0.25  # of all pairs: so many registrations, if nothing else is said,
+FEW_REGISTRATIONS = 56  # or so many, where that is more: of 8 scans, each pair twice
 PARTNERS = 6  # of each scan, that are registered first
 MIN_EDGE = 0.1  # probability from which on a pose is heard at all
 ERROR_SCALE = 2.0  # errors of edges by those of pairs: scans are bent a little, too
@@ -49,13 +49,16 @@ MAX_MOVE = 2.0  # inlier thresholds that an edge may move a point from where the
 Progress: TypeAlias = Callable[[str, int, int], object]  # stage, done, of how many
 
 
-def pair_budget(scans: int, pair_share: float = PAIR_SHARE) -> int:
+def pair_budget(scans: int, pair_share: float | None = None) -> int:
     """Return the most registrations for so many scans, those of pairs tried again included.
 
-    Of few scans all pairs may be registered, whatever the share, and each once more.
+    They are a share of all pairs. Without a share a small folder has more than a quarter, up to
+    each pair twice.
     """
     everything = scans * (scans - 1) // 2
-    return 2 * everything if scans <= FEW_SCANS else int(pair_share * everything)
+    if pair_share is not None:
+        return max(1, int(pair_share * everything))
+    return max(int(PAIR_SHARE * everything), min(FEW_REGISTRATIONS, 2 * everything))
 
 
 class _Try(NamedTuple):
