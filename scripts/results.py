@@ -23,7 +23,8 @@ FILE = "file"  # what a row of tables 1 and 2 has beside the columns of its CSV 
 
 DATASETS = ("3DMatch", "3DLoMatch", "KITTI 10 m", "KITTI 20 m")
 OPEN3D = "Open3D's FPFH"  # what the papers' FPFH is
-DESCRIPTORS = ("FPFH", OPEN3D, "FCGF", "learned", "stored matches")
+SHIPPED = "as register"  # what users get if they say nothing
+DESCRIPTORS = ("FPFH", OPEN3D, "FCGF", "learned", "stored matches", SHIPPED)
 REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
 UNKNOWN = "a command that is not written down"

@@ -14,6 +14,7 @@ from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import Labelled, Settings, keypoint_rows, problem_source
 from vbreg.datasets import Pair
 from vbreg.errors import VBRegError
+from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.methods import Problem
 
 CPU = torch.device("cpu")
@@ -115,6 +116,22 @@ def test_a_data_set_has_the_protocol_of_the_papers(
     assert (settings.rotation, settings.translation) == bounds
     assert settings.seed == 3
     assert Settings(**settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("dataset", "viewpoint"), [("3dlomatch", "unknown"), ("kitti", "origin"), ("here", "unknown")]
+)
+def test_matches_are_made_as_register_makes_them_where_it_is_asked_for(
+    dataset: str, viewpoint: str
+) -> None:
+    settings = Settings.of(dataset, as_register=True)
+    assert settings.as_register
+    assert settings.max_matches == MAX_CORRESPONDENCES
+    assert settings.viewpoint == viewpoint
+    by_papers = Settings.of(dataset)
+    assert by_papers.as_register == (dataset == "here")
+    bounds = "voxel_size", "rotation", "translation"
+    assert [getattr(settings, b) for b in bounds] == [getattr(by_papers, b) for b in bounds]
 
 
 @pytest.mark.parametrize(

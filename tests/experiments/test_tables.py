@@ -313,7 +313,11 @@ def copy_with(data: Path, root: Path, *matches: str) -> Path:
     return root
 
 
-STORED = {title: d for title, d in tables.DESCRIBED.items() if d.startswith("matches:")}
+STORED = {
+    title: source.descriptor
+    for title, source in tables.DESCRIBED.items()
+    if source.descriptor.startswith("matches:")
+}
 
 
 @pytest.mark.parametrize("title", STORED)

@@ -26,6 +26,7 @@ from vbreg.types import Bool, Int64
 
 STORED = "npz"  # "npz:fcgf" reads the descriptors that other projects keep beside the clouds
 MATCHES = "matches"  # "matches:learned" reads the matches in the folder learned_matches
+PAPERS = ("3dmatch", "3dlomatch", "kitti")  # data sets that papers have a protocol for
 MAX_DESCRIBED_CLOUDS = 512  # kept in memory
 CloudKey = tuple[str, int]
 
@@ -56,16 +57,23 @@ class Settings:
                 raise VBRegError(f"{name} {value}: expected at least 3, which fix a pose")
 
     @staticmethod
-    def of(dataset: str, **changes: Any) -> Settings:
-        """Return the protocol of a data set; what is given and not None replaces its values."""
+    def of(dataset: str, *, as_register: bool = False, **changes: Any) -> Settings:
+        """Return the protocol of a data set; what is given and not None replaces its values.
+
+        Scans of the papers' data sets are matched as the papers do it: all points, one way. With
+        `as_register` they are matched as `register` does if only a preset is given.
+        """
         start = Settings(dataset)
-        if dataset in ("3dmatch", "3dlomatch"):  # the papers use all matches
-            start = replace(start, max_matches=None, as_register=False)
         if dataset == "kitti":
-            outdoor = VOXEL_SIZES["outdoor"]
             start = replace(
-                start, voxel_size=outdoor, rotation=5.0, translation=0.60, as_register=False
+                start, voxel_size=VOXEL_SIZES["outdoor"], rotation=5.0, translation=0.60
             )
+            if as_register:  # the preset's; these scans have their sensor at the origin
+                start = replace(start, viewpoint="origin")
+        if dataset in PAPERS and not as_register:
+            start = replace(start, as_register=False)
+            if dataset != "kitti":  # the papers use all matches
+                start = replace(start, max_matches=None)
         return replace(start, **{k: v for k, v in changes.items() if v is not None})
 
     @property

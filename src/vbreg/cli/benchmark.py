@@ -21,6 +21,7 @@ from vbreg.cli.console import print_row, stdout_console
 EXAMPLES = examples(
     "vbreg benchmark 3dmatch --root DATA/3dmatch --methods vbreg,sc2pcr,ransac -o out/3dmatch",
     "vbreg benchmark 3dlomatch --root DATA --descriptor npz:fcgf --points 1000 -o out/lo",
+    "vbreg benchmark 3dlomatch --root DATA --as-register --methods register -o out/register",
     "vbreg benchmark kitti --root DATA/kitti/dev --methods vbreg -o out/kitti",
     "vbreg benchmark my_scans --voxel-size 0.02 --limit 20 -o out/mine",
     "vbreg benchmark synthetic --limit 20 -o out/synthetic",
@@ -62,9 +63,20 @@ VoxelSizeOption = Annotated[
         "and 0.30 for kitti."
     ),
 ]
+AsRegisterOption = Annotated[
+    bool,
+    typer.Option(
+        "--as-register",
+        help="Match as `vbreg.register` does on 3dmatch, 3dlomatch and kitti, too, in place of "
+        "the papers' way: all points, one way.",
+    ),
+]
 ViewpointOption = Annotated[
     Literal["origin", "unknown"] | None,
-    typer.Option(help="Where the sensor was in the frame of each cloud. Left out: unknown."),
+    typer.Option(
+        help="Where the sensor was in the frame of each cloud. Left out: unknown, and origin for "
+        "kitti with --as-register."
+    ),
 ]
 RotateOption = Annotated[
     bool, typer.Option("--rotate", help="Turn every cloud by chance before anything else.")
@@ -79,6 +91,7 @@ def benchmark(
     methods: MethodsOption = "vbreg,sc2pcr,ransac",
     descriptor: DescriptorOption = "learned",
     points: PointsOption = None,
+    as_register: AsRegisterOption = False,
     limit: LimitOption = None,
     every: EveryOption = 1,
     scenes: ScenesOption = None,
@@ -103,6 +116,7 @@ def benchmark(
         dataset,
         descriptor=descriptor,
         points=points,
+        as_register=as_register,
         voxel_size=voxel_size,
         viewpoint=viewpoint,
         turned=rotate,

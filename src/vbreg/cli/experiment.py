@@ -54,8 +54,9 @@ DatasetsOption = Annotated[
 DescriptorsOption = Annotated[
     str | None,
     typer.Option(
-        help="For table1 and table2: some of fpfh, open3d_fpfh, learned, fcgf and stored_matches, "
-        "with commas between."
+        help="For table1 and table2: some of fpfh, open3d_fpfh, learned, fcgf, stored_matches and, "
+        "for table1, as_register (the learned one, matched as `vbreg.register` does), with commas "
+        "between."
     ),
 ]
 EverySlowOption = Annotated[

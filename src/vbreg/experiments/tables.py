@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -28,12 +29,22 @@ from vbreg.model import VBReg
 from vbreg.voting import VotingConfig
 
 POINTS = (5000, 2500, 1000, 500, 250)
+
+
+class Source(NamedTuple):
+    """Where the matches of a column come from."""
+
+    descriptor: str
+    as_register: bool = False  # matched as `register` does, else as the papers do
+
+
 DESCRIBED = {
-    "FPFH": "fpfh",
-    "Open3D's FPFH": "matches:open3d_fpfh",  # what the papers match by
-    "learned": "learned",
-    "FCGF": "fcgf",
-    "stored matches": "matches:learned",
+    "FPFH": Source("fpfh"),
+    "Open3D's FPFH": Source("matches:open3d_fpfh"),  # what the papers match by
+    "learned": Source("learned"),
+    "FCGF": Source("fcgf"),
+    "stored matches": Source("matches:learned"),
+    "as register": Source("learned", as_register=True),  # what users get if they say nothing
 }
 MADE_BY = {  # how stored matches are made, where a script of ours does it
     "matches:open3d_fpfh": "`python scripts/make_open3d_matches.py --root DATA/3dmatch`",
@@ -196,7 +207,7 @@ def columns_of_table1(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
     """Return the columns of Table 1, those of one descriptor side by side."""
     columns: list[Column] = []
     left_out: dict[str, str] = {}
-    for name, descriptor in DESCRIBED.items():
+    for name, (descriptor, as_register) in DESCRIBED.items():
         wanted = [
             title
             for title in (*INDOOR, *OUTDOOR)
@@ -208,10 +219,12 @@ def columns_of_table1(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
             continue
         for title in wanted:
             if title in INDOOR:
-                settings = Settings.of(INDOOR[title], descriptor=descriptor)
+                settings = Settings.of(
+                    INDOOR[title], descriptor=descriptor, as_register=as_register
+                )
                 columns.append(Column(title, name, settings, threedmatch_root(root)))
                 continue
-            settings = Settings.of("kitti", descriptor=descriptor)
+            settings = Settings.of("kitti", descriptor=descriptor, as_register=as_register)
             outdoor = kitti_root(root)
             scenes = _drives(settings, outdoor, far=title == OUTDOOR[1])
             if scenes:
@@ -234,13 +247,18 @@ def table2(root: Path, runs: Runs, methods: Methods, choice: Choice = EVERYTHING
 def columns_of_table2(root: Path, choice: Choice = EVERYTHING) -> TablePlan:
     """Return the columns of Table 2, those of one descriptor side by side."""
     indoor, dataset = threedmatch_root(root), "3DLoMatch"
-    names = [name for name in DESCRIBED if choice.has(dataset=dataset, descriptor=name)]
-    left_out = {name: why for name in names if (why := _why_not(DESCRIBED[name], root))}
+    by_papers = {
+        name: source.descriptor
+        for name, source in DESCRIBED.items()
+        if not source.as_register  # whose number of points is its own
+    }
+    names = [name for name in by_papers if choice.has(dataset=dataset, descriptor=name)]
+    left_out = {name: why for name in names if (why := _why_not(by_papers[name], root))}
     columns = [
         Column(
             dataset,
             name,
-            Settings.of(INDOOR[dataset], descriptor=DESCRIBED[name], points=points),
+            Settings.of(INDOOR[dataset], descriptor=by_papers[name], points=points),
             indoor,
         )
         for name in names
