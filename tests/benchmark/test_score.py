@@ -9,7 +9,7 @@ import torch
 from vbreg.benchmark.cache import Table, pack
 from vbreg.benchmark.predict import PROBLEMS, table_path
 from vbreg.benchmark.problems import Settings
-from vbreg.benchmark.score import RESAMPLES, Row, resampled_means, score, summarise
+from vbreg.benchmark.score import Row, lead_interval, recall_interval, score, summarise
 from vbreg.errors import VBRegError
 from vbreg.metrics import registration_rmse
 
@@ -138,15 +138,42 @@ def rows_of(method: str, hits: list[bool]) -> list[Row]:
     ]
 
 
-def test_the_interval_covers_what_it_should() -> None:
-    """Of many samples of a coin of 0.7, about 95 % of the intervals hold 0.7."""
+@pytest.mark.parametrize("share", [0.7, 0.98])
+def test_the_interval_of_a_recall_covers_what_it_should(share: float) -> None:
+    """Of many samples of a coin, about 95 % of the intervals hold its share, near 1 too."""
     generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(200):
-        hits = list(generator.random(80) < 0.7)
-        (summary,) = summarise(rows_of("m", hits))
-        covered += summary.recall.low <= 0.7 <= summary.recall.high
-    assert 0.89 <= covered / 200 <= 0.99
+    intervals = [recall_interval(generator.random(200) < share) for _ in range(500)]
+    covered = np.mean([low <= share <= high for _, low, high in intervals])
+    assert 0.92 <= covered <= 0.985
+
+
+def test_a_recall_of_all_pairs_is_not_certain() -> None:
+    value, low, high = recall_interval(np.ones(51, dtype=bool))
+    assert value == high == 1
+    assert low == pytest.approx(0.930, abs=1e-3)  # 51 / (51 + 1.96^2)
+
+
+@pytest.mark.parametrize("apart", [0.002, 0.02, 0.2])
+def test_the_interval_of_a_lead_covers_what_it_should(apart: float) -> None:
+    """Two methods that agree on most pairs: the interval holds the true difference."""
+    generator = np.random.default_rng(0)
+    covered = []
+    for _ in range(500):
+        base = generator.random(200) < 0.9
+        changed = generator.random(200)
+        other = np.where(changed < apart, ~base, base)
+        truth = apart * (0.1 - 0.9)  # of the pairs that change, one in ten is won
+        _, low, high = lead_interval(other, base)
+        covered.append(low <= truth <= high)
+    assert np.mean(covered) >= 0.93
+
+
+def test_methods_that_agree_on_few_pairs_may_still_differ() -> None:
+    hits = np.array([True] * 10 + [False] * 2)
+    value, low, high = lead_interval(hits, hits)
+    assert value == 0
+    assert -0.2 < low < -0.05
+    assert high == pytest.approx(-low)
 
 
 def test_a_lead_is_over_the_method_that_was_named() -> None:
@@ -165,15 +192,6 @@ def test_a_lead_on_the_same_pairs_is_surer_than_two_recalls() -> None:
     assert second.lead.value == pytest.approx(0.06)
     assert second.lead.low > 0
     assert first.recall.high > second.recall.low  # each alone could not tell
-
-
-def test_resampled_means_are_of_resampled_pairs() -> None:
-    values = np.arange(12.0).reshape(2, 6)
-    means = resampled_means(values, 1)
-    assert means.shape == (2, RESAMPLES)
-    assert np.allclose(means[1] - means[0], 6)  # the same pairs for both rows
-    assert abs(means[0].mean() - 2.5) < 0.1
-    assert abs(means[0].std() - values[0].std() / math.sqrt(6)) < 0.05
 
 
 def test_the_rmse_is_that_of_the_shared_points() -> None:

@@ -171,7 +171,7 @@ def test_table2_has_ever_fewer_matches(
 def test_table3_ablates_the_search_on_the_shipped_weights(data: Path, tmp_path: Path) -> None:
     page = tables.table3(data, replace(runs(tmp_path), every=6), None)
     assert page == tmp_path / "table3_search.md"
-    assert not (tmp_path / "table3.csv").exists()
+    assert not (tmp_path / "table3_networks.csv").exists()
     rows = list(tables.searches())
     cells = read_csv(tmp_path / "table3_search.csv")
     assert [c["method"] for c in cells] == rows * 2
@@ -218,8 +218,8 @@ def test_table3_compares_networks_by_the_same_search(
     monkeypatch.setattr(tables, "SEARCHES", {})
     write_ablations(tmp_path / "weights", list(chosen))
     page = tables.table3(data, runs(tmp_path / "out"), tmp_path / "weights")
-    assert page == tmp_path / "out" / "table3.md"
-    cells = read_csv(tmp_path / "out" / "table3.csv")
+    assert page == tmp_path / "out" / "table3_networks.md"
+    cells = read_csv(tmp_path / "out" / "table3_networks.csv")
     assert len(cells) == 2 * 4
     recall = {(c["column"], c["method"]): float(c["recall"]) for c in cells}
     for cell in cells:

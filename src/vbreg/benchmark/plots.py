@@ -55,7 +55,7 @@ def recall_bars(summaries: Sequence[Summary]) -> Figure:
     axis.set_yticks(range(len(whole)), [title_of(s.method) for s in whole])
     axis.invert_yaxis()
     axis.set_xlim(0, 108)
-    axis.set_xlabel("registration recall (%), 95 % bootstrap interval over pairs")
+    axis.set_xlabel("registration recall (%) with its 95 % interval")
     return figure
 
 

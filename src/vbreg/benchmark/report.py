@@ -36,7 +36,7 @@ def write_report(output: Path, rows: Sequence[Row], settings: Settings, command:
 
     Pictures need matplotlib (vbreg[plots]) and are left out without it.
     """
-    summaries = summarise(rows, settings.seed)
+    summaries = summarise(rows)
     poses = [f.name for f in dataclasses.fields(Row) if f.name not in COSTS]
     write_csv(output / "poses.csv", poses, rows)
     write_csv(output / "costs.csv", ("pair", "method", *COSTS), rows)
@@ -55,7 +55,7 @@ def write_report(output: Path, rows: Sequence[Row], settings: Settings, command:
 
 def terminal_table(rows: Sequence[Row], settings: Settings) -> Table:
     """Return a table of the main columns, narrow enough for a terminal."""
-    whole = [s for s in summarise(rows, settings.seed) if s.scene == "all"]
+    whole = [s for s in summarise(rows) if s.scene == "all"]
     table = Table(title=f"{settings.dataset}, {_matches(settings)}, {whole[0].pairs} pairs")
     for k, text in enumerate(("method", "recall %", "RE deg", "TE cm", "F1 %", "median ms")):
         table.add_column(text, justify="right" if k else "left")
@@ -192,8 +192,8 @@ def protocol(settings: Settings, summaries: Sequence[Summary]) -> str:
     pairs = next(s.pairs for s in summaries if s.scene == "all")
     return (
         f"{pairs} pairs, the same matches for every method; right is RE < {settings.rotation:g} "
-        f"deg and TE < {100 * settings.translation:g} cm. Recall with its 95 % bootstrap interval "
-        "over pairs; RE and TE are means over the successes."
+        f"deg and TE < {100 * settings.translation:g} cm. Recall with its 95 % interval "
+        "(Wilson's); RE and TE are means over the successes."
     )
 
 

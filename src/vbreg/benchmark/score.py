@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vbreg.benchmark.cache import DEVICE, read_table, unpack
 from vbreg.benchmark.predict import MATCH_FIELDS, PROBLEMS, table_path
 from vbreg.errors import VBRegError
 from vbreg.methods import METHODS
 from vbreg.metrics import classification, pose_error, registration_rmse
-from vbreg.types import Float64
+from vbreg.types import Bool
 
 MAX_RMSE = 0.2  # metres; Predator's bound
-RESAMPLES = 2000
+NORMAL_95 = 1.959964  # standard deviations on either side of the mean that hold 95 %
 NAN = float("nan")
 
 
@@ -63,8 +63,8 @@ class Summary:
     method: str
     scene: str  # "all" for the whole
     pairs: int
-    recall: Interval  # share of successes, with a 95 % bootstrap interval over pairs
-    lead: Interval  # recall minus that of another method, on the same resamples
+    recall: Interval  # share of successes, with Wilson's interval
+    lead: Interval  # recall minus that of another method on the same pairs
     rotation_error: float
     translation_error: float
     rmse_pairs: int  # that Predator's protocol counts: those of consecutive fragments are left out
@@ -189,7 +189,6 @@ def title_of(method: str) -> str:
 
 def summarise(
     rows: Sequence[Row],
-    seed: int = 0,
     over: Mapping[str, str] | None = None,
     *,
     scenes: bool = True,
@@ -202,33 +201,50 @@ def summarise(
     groups = [("all", list(rows))]
     if scenes and len(names) > 1:
         groups += [(scene, [row for row in rows if row.scene == scene]) for scene in names]
-    return [
-        summary for name, group in groups for summary in _summaries(name, group, seed, over or {})
-    ]
+    return [summary for name, group in groups for summary in _summaries(name, group, over or {})]
 
 
-def _summaries(
-    scene: str, rows: Sequence[Row], seed: int, over: Mapping[str, str]
-) -> list[Summary]:
+def _summaries(scene: str, rows: Sequence[Row], over: Mapping[str, str]) -> list[Summary]:
     methods = list(dict.fromkeys(row.method for row in rows))
     by_method = {m: [row for row in rows if row.method == m] for m in methods}
-    hits = np.array([[row.success for row in by_method[m]] for m in methods], dtype=np.float64)
-    samples = resampled_means(hits, seed)  # (methods, RESAMPLES)
-    leads = [methods.index(over.get(method, methods[0])) for method in methods]
-    return [
-        _summary(method, scene, by_method[method], hits, samples, k, leads[k])
-        for k, method in enumerate(methods)
-    ]
+    hits = {m: np.array([row.success for row in by_method[m]]) for m in methods}
+    found = []
+    for method in methods:
+        other = over.get(method, methods[0])
+        lead = Interval(0.0, 0.0, 0.0)  # over itself
+        if other != method:
+            lead = lead_interval(hits[method], hits[other])
+        rows = by_method[method]
+        found.append(_summary(method, scene, rows, recall_interval(hits[method]), lead))
+    return found
+
+
+def recall_interval(hits: Bool) -> Interval:
+    """Return the share of hits (n,) with Wilson's interval, which is right for shares near 1."""
+    from scipy.stats import binomtest
+
+    found = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+    return Interval(float(hits.mean()), float(found.low), float(found.high))
+
+
+def lead_interval(hits: Bool, others: Bool) -> Interval:
+    """Return how much larger the share of hits (n,) is than that of others (n,) on the same pairs.
+
+    The interval is that of Agresti and Min (2005): half a pair is added to each of the four
+    outcomes, so that two methods that agree on all of few pairs are not said to be equal for sure.
+    """
+    won, lost = int((hits & ~others).sum()), int((~hits & others).sum())
+    return Interval((won - lost) / len(hits), *_lead_ends(won, lost, len(hits)))
+
+
+def _lead_ends(won: int, lost: int, pairs: int) -> tuple[float, float]:
+    b, c, n = won + 0.5, lost + 0.5, pairs + 2
+    middle, half = (b - c) / n, NORMAL_95 * math.sqrt(b + c - (b - c) ** 2 / n) / n
+    return max(middle - half, -1.0), min(middle + half, 1.0)
 
 
 def _summary(
-    method: str,
-    scene: str,
-    rows: Sequence[Row],
-    hits: Float64,
-    samples: Float64,
-    k: int,
-    other: int,
+    method: str, scene: str, rows: Sequence[Row], recall: Interval, lead: Interval
 ) -> Summary:
     good = [row for row in rows if row.success]
     seconds = [row.seconds for row in rows if np.isfinite(row.seconds)]
@@ -236,8 +252,8 @@ def _summary(
         method=method,
         scene=scene,
         pairs=len(rows),
-        recall=_interval(hits[k].mean(), samples[k]),
-        lead=_interval(hits[k].mean() - hits[other].mean(), samples[k] - samples[other]),
+        recall=recall,
+        lead=lead,
         rotation_error=_mean([row.rotation_error for row in good]),
         translation_error=_mean([row.translation_error for row in good]),
         rmse_pairs=sum(row.rmse_counts for row in rows),
@@ -253,19 +269,6 @@ def _summary(
         seconds_p95=float(np.percentile(seconds, 95)) if seconds else NAN,
         megabytes=max((r.megabytes for r in rows if np.isfinite(r.megabytes)), default=NAN),
     )
-
-
-def resampled_means(values: Float64, seed: int) -> Float64:
-    """Return means (..., RESAMPLES) over pairs (..., n) drawn with replacement, alike for all."""
-    n = values.shape[-1]
-    generator = np.random.default_rng(seed)
-    counts: NDArray[Any] = generator.multinomial(n, np.full(n, 1 / n), RESAMPLES)  # (RESAMPLES, n)
-    return np.asarray(values @ counts.T / n, dtype=np.float64)
-
-
-def _interval(value: float, samples: Float64) -> Interval:
-    low, high = np.percentile(samples, [2.5, 97.5])
-    return Interval(float(value), float(low), float(high))
 
 
 def _rmse_recall(rows: Sequence[Row]) -> float:

@@ -297,7 +297,7 @@ def table3(root: Path, runs: Runs, weights: Path | None) -> Path:
     if networks:
         title = "Table 3: ablations of the network, each trained by the same steps"
         over = {row: f"{NETWORKS['sc_xyz']}; {row.partition('; ')[2]}" for row in networks}
-        page = _table("table3", title, plan, networks, runs, _recall_and_lead, over)
+        page = _table("table3_networks", title, plan, networks, runs, _recall_and_lead, over)
     return page
 
 
@@ -414,7 +414,7 @@ def _table(
         predict_all(jobs, openers, device=runs.device, workers=runs.workers, quiet=runs.quiet),
         strict=True,
     ):
-        cells += _cells(column, job, runs.seed, over or {})
+        cells += _cells(column, job, over or {})
         write_csv(runs.output / f"{name}.csv", list(Cell.__dataclass_fields__), cells)
         _write_run(name, plan, runs, cells)
         page = _page(title, list(openers), cells, plan, runs, read, over)
@@ -452,7 +452,7 @@ def _job(column: Column, openers: Mapping[str, Opener], runs: Runs) -> Job:
     return replace(job, strides=dict.fromkeys(slow, runs.every_slow))
 
 
-def _cells(column: Column, job: Job, seed: int, over: Mapping[str, str]) -> list[Cell]:
+def _cells(column: Column, job: Job, over: Mapping[str, str]) -> list[Cell]:
     """Score the methods of a column, each on its own pairs beside what it is compared with there.
 
     This is `vbreg:fast`, or else the first method.
@@ -464,7 +464,7 @@ def _cells(column: Column, job: Job, seed: int, over: Mapping[str, str]) -> list
         group = [m for m in job.methods if job.strides.get(m, 1) == stride]
         scored = list(dict.fromkeys([*group, *(other[m] for m in group)]))
         rows = score(job.output, scored, job.pairs[::stride])
-        summaries = summarise(rows, seed, other, scenes=False)
+        summaries = summarise(rows, other, scenes=False)
         found |= {s.method: s for s in summaries if s.method in group}
     shared = [name for name in Cell.__dataclass_fields__ if name in Summary.__dataclass_fields__]
     return [
@@ -534,8 +534,8 @@ def _recall_and_lead(cell: Cell) -> str:
 
 
 _LEGEND: Mapping[Read, str] = {
-    _recall: "Recall in % with its 95 % bootstrap interval over pairs, and the number of pairs "
-    "where a slow method saw fewer than the others.",
-    _recall_and_lead: "Recall in %; its difference to the row that it is compared with, and a 95 % "
-    "bootstrap interval over pairs.",
+    _recall: "Recall in % with its 95 % interval (Wilson's), and the number of pairs where a "
+    "slow method saw fewer than the others.",
+    _recall_and_lead: "Recall in %; its difference to the row that it is compared with, and the "
+    "95 % interval of the difference (Agresti and Min's, on the same pairs).",
 }

@@ -28,7 +28,7 @@ from vbreg.backends.plain import Backend
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
-from vbreg.benchmark.score import RESAMPLES, Interval
+from vbreg.benchmark.score import Interval
 from vbreg.errors import VBRegError
 from vbreg.frames import Matches
 from vbreg.io import atomic_path
@@ -40,6 +40,7 @@ from vbreg.voting import HypotheticalInliers
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+RESAMPLES = 2000  # of the bootstrap over seeds
 SAMPLE_COUNTS = (1000, 10_000, 50_000, 1_000_000)  # J
 MINIMAL = 3  # matches that fix a pose: what a sample of RANSAC holds in practice
 LEVEL = 0.05  # below, a Poisson fit counts as rejected
