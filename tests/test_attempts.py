@@ -18,6 +18,7 @@ from vbreg.attempts import (
     more_probable,
     scale_of_matches,
     scales_within,
+    spoilt_by_lone_points,
     unless_mirrored,
     worth_another_size,
 )
@@ -43,6 +44,24 @@ def judged(p: float | None, size: float | None = 0.05) -> Registration:
         success_probability=p,
         alternatives=rivals,
     )
+
+
+@pytest.mark.parametrize(
+    ("p", "shares", "expected"),
+    [
+        (0.3, (0.0, 0.2), True),
+        (0.8, (0.2, 0.0), True),  # the wrong pose may be the trusted one
+        (0.98, (0.5, 0.5), False),
+        (0.3, (0.01, 0.03), False),
+        (0.3, None, False),
+        (None, (0.5, 0.5), False),
+    ],
+)
+def test_clouds_are_cleaned_where_a_doubtful_pose_may_come_from_lone_points(
+    p: float | None, shares: tuple[float, float] | None, expected: bool
+) -> None:
+    assert spoilt_by_lone_points(replace(judged(p), lone_shares=shares)) is expected
+    assert not spoilt_by_lone_points(VBRegError("too few matches"))
 
 
 @pytest.mark.parametrize("p", [None, 0.3, 0.98])

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vbreg.backends.neighbors import radius_knn
 from vbreg.clouds import (
+    NORMAL_NEIGHBORS,
     VoxelMeans,
     estimate_voxel_size,
     isolated_points,
+    lone_points,
     normals,
     smallest_eigenvectors,
     voxel_downsample,
@@ -289,3 +292,35 @@ def test_voxels_of_blocks_are_those_of_the_whole(blocks: int) -> None:
         means.add(block[:0])
     torch.testing.assert_close(means.points(), expected, rtol=0, atol=1e-6)
     assert len(VoxelMeans(0.2, points[0], points[1]).points()) == 0
+
+
+def alone(points: Tensor, voxel_size: float = 0.05) -> Tensor:
+    """Which points, one a voxel, lie on no surface."""
+    return lone_points(radius_knn(points, None, 2 * voxel_size, NORMAL_NEIGHBORS))
+
+
+def test_points_strewn_over_the_box_of_a_room_lie_on_no_surface() -> None:
+    """Nearly all of them are told, and hardly any point of a surface, whatever the order."""
+    surfaces = voxel_downsample(room(20_000), 0.05)
+    g = generator(1)
+    low, high = surfaces.amin(0), surfaces.amax(0)
+    strewn = low + (high - low) * torch.rand(1500, 3, generator=g, dtype=torch.float64)
+    away = radius_knn(surfaces, strewn, 0.1, 1)[2][:, 0].logical_not()
+    points = torch.cat([surfaces, strewn[away]])
+    told = alone(points)
+    assert told[len(surfaces) :].double().mean() > 0.95
+    assert told[: len(surfaces)].double().mean() < 0.03
+    order = torch.randperm(len(points), generator=g)
+    assert torch.equal(alone(points[order]), told[order])
+
+
+def test_one_round_tells_fewer_lone_points_than_all() -> None:
+    """A pair of points is each other's company until both are asked again."""
+    surfaces = voxel_downsample(room(20_000), 0.05)
+    near = radius_knn(surfaces, None, 0.1, NORMAL_NEIGHBORS)
+    once, often = lone_points(near, rounds=1), lone_points(near)
+    assert bool((often | ~once).all())
+
+
+def test_no_point_of_an_empty_cloud_is_alone() -> None:
+    assert len(alone(torch.empty(0, 3))) == 0

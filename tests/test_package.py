@@ -79,7 +79,7 @@ ALLOWED = {
     "scale": "errors inputs",
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs types",
-    "frames": "clouds errors inputs types",
+    "frames": "backends clouds errors inputs types",
     "streaming": "clouds errors frames inputs io types",
     "sparse": "backends errors",
     "descriptors": "backends clouds errors inputs io scale sparse weights_file",
@@ -88,7 +88,7 @@ ALLOWED = {
     "uncertainty": "backends geometry motions scale types",
     "summary": "metrics types uncertainty",
     "figure": "io render types",
-    "matching": "clouds descriptors errors frames inputs scale streaming timing types",
+    "matching": "backends clouds descriptors errors frames inputs scale streaming timing types",
     "surfaces": "backends matching",
     "refinement": "geometry scale surfaces",
     "constraints": "errors estimation frames geometry inputs matching types",
@@ -110,7 +110,8 @@ ALLOWED = {
         "recording solver surfaces timing types uncertainty verification voting"
     ),
     "registrar": (
-        "attempts clouds constraints descriptors errors frames matching model scale timing types"
+        "attempts clouds constraints descriptors errors frames inputs matching model scale timing "
+        "types"
     ),
     "registration": (
         "backends constraints descriptors errors frames inputs matching model pretrained "

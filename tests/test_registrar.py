@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers import EAST, motion, move, surface
+from tests.helpers import EAST, assert_pose_close, motion, move, surface
 from vbreg import Registration, VBReg, demo, register
 from vbreg.constraints import Constraints
 from vbreg.descriptors import descriptor_named
@@ -61,7 +61,8 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     def solved(self: VBReg, matched: list[MatchedClouds], **options: Any) -> list[Registration]:
         tried.append(matched[0].scale.voxel_size)
         found = solve(self, matched, **options)
-        return [replace(found[0], success_probability=trust[len(tried) - 1])]
+        given = {"success_probability": trust[len(tried) - 1], "lone_shares": None}
+        return [replace(found[0], **given)]
 
     monkeypatch.setattr(VBReg, "solve_batch", solved)
     some = source.points[::8], target.points[::8]
@@ -88,3 +89,41 @@ def test_a_mirror_turns_left_to_right_and_keeps_distances() -> None:
     np.testing.assert_allclose(there, points * [-1, 1, 1], atol=1e-5)
     np.testing.assert_allclose(sensor, [-1.0, 2.0, 3.0])
     assert mirror_image(cloud, "origin")[1] == "origin"
+
+
+def strewn(points: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """A cloud with points strewn evenly over its box, which are so large a share of it."""
+    count = int(len(points) * share / (1 - share))
+    box = points.min(0), points.max(0)
+    return np.concatenate([points, np.random.default_rng(seed).uniform(*box, (count, 3))])
+
+
+def test_stray_points_are_left_out_where_they_spoil_a_pose(
+    fast: VBReg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of each cloud is strewn over its box; the pose is found without it."""
+    source, target, T = demo.load()
+    spoilt = [strewn(cloud.points, 0.33, seed) for seed, cloud in enumerate((source, target))]
+    pair = [LocalCloud.of(points, "a cloud") for points in spoilt]
+    request = Request.of(*pair, voxel_size=0.05)
+    registrar = Registrar(fast, descriptor_named("learned"))
+    found = registrar([request])[0]
+    assert isinstance(found, Registration)
+    assert_pose_close(found.T_target_source, T, 2.0, 0.1)
+    assert found.success_probability is not None
+    assert found.success_probability > 0.9
+    added = len(pair[0].points) - len(source.points)
+    assert 0.9 * added < found.points_dropped[0] < 1.2 * added
+    monkeypatch.setattr("vbreg.registrar.spoilt_by_lone_points", lambda result: False)
+    before = registrar([request])[0]
+    assert isinstance(before, Registration)
+    assert before.points_dropped == (0, 0)
+    assert before.lone_shares is not None
+    assert min(before.lone_shares) > 0.3
+    assert (before.success_probability or 0.0) < found.success_probability
+
+
+def test_a_cloud_of_nothing_but_strays_is_not_cleaned() -> None:
+    points = np.random.default_rng(0).random((200, 3))
+    request = Request.of(*(LocalCloud.of(points, "a cloud") for _ in range(2)), voxel_size=0.01)
+    assert request.without_lone_points() is None

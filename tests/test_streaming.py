@@ -172,3 +172,18 @@ def test_small_files_and_other_things_are_read_whole(
     monkeypatch.setattr(streaming, "MIN_STREAMED_BYTES", 1 << 27)
     io.write(tmp_path / "a.ply", walls(100))
     assert type(local_cloud(tmp_path / "a.ply", "a scan")) is LocalCloud
+
+
+def test_a_streamed_cloud_loses_its_lone_points_by_its_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample stays in memory, and tells of how many points of the file it speaks."""
+    monkeypatch.setattr(streaming, "MAX_SAMPLE", 3000)
+    points = np.concatenate([walls(), np.random.default_rng(1).uniform(0, 3, (1000, 3))])
+    streamed, whole = pair(tmp_path / "scan.ply", np.random.default_rng(2).permutation(points))
+    kept, expected = (cloud.without_lone_points(0.1, 0.2) for cloud in (streamed, whole))
+    assert not isinstance(kept, StreamedCloud)
+    assert len(kept.points) < len(streamed.points)
+    assert kept.count == expected.count == len(points)
+    assert abs(kept.dropped - expected.dropped) < 0.5 * expected.dropped
+    assert expected.dropped > 300

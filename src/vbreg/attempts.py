@@ -1,8 +1,9 @@
 """What `register` does when one attempt at a pose does not settle it: it tries again.
 
-At other voxel sizes where the size was estimated and the pose is not trusted; with the mirror image
-of the source where a flipped axis might be the reason for doubt; and at many scales of the source
-where its scale is unknown. Whoever calls hands in what makes an attempt.
+Without the points that lie on no surface, where there are many; at other voxel sizes where the size
+was estimated and the pose is not trusted; with the mirror image of the source where a flipped axis
+might be the reason for doubt; and at many scales of the source where its scale is unknown. Whoever
+calls hands in what makes an attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from vbreg.errors import VBRegError
 from vbreg.geometry import apply, procrustes
-from vbreg.types import LIKELY, Float64, Registration
+from vbreg.types import LIKELY, MANY_LONE_POINTS, Float64, Registration
 
 OTHER_SIZES = (2.0, 0.5)  # of the estimated voxel size, tried where its pose is not trusted
 BEYOND_DOUBT = 0.97  # probability from which on nobody looks any further
@@ -34,6 +35,14 @@ def worth_another_size(found: Registration | VBRegError) -> bool:
     if isinstance(found, VBRegError):
         return False
     return found.success_probability is not None and found.success_probability < LIKELY
+
+
+def spoilt_by_lone_points(found: Registration | VBRegError) -> bool:
+    """Tell whether a doubtful pose may become better without points that lie on no surface."""
+    if isinstance(found, VBRegError) or found.lone_shares is None:
+        return False
+    p = found.success_probability
+    return p is not None and p < BEYOND_DOUBT and max(found.lone_shares) > MANY_LONE_POINTS
 
 
 def more_probable(

@@ -19,12 +19,17 @@ from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
 from vbreg.types import Bool, Float64
 
+NORMAL_NEIGHBORS = 30  # at most, that give a normal
 SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
 CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
 MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
 MAX_OCCUPANCY = 0.75  # voxels per point above which a voxel is smaller than the spacing
 MAX_VOXELS = 250_000  # of a cloud at an estimated size; `vbreg.matching` refuses a few more
+WELL_SURROUNDED = 0.9  # quantile of how many others are near a point, as within a surface
+LONE_SHARE = 0.35  # of that number, below which a point lies on no surface,
+MIN_ON_SURFACE = 3  # and this number, itself included, which fixes a plane
+PRUNING_ROUNDS = 8  # of taking away what only lone points lie near
 OUTLIER_NEIGHBORS = 16
 OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
@@ -102,9 +107,10 @@ class VoxelMeans:
 def normals(
     points: Tensor,
     radius: float,
-    max_neighbors: int = 30,
+    max_neighbors: int = NORMAL_NEIGHBORS,
     *,
     viewpoint: Tensor | None = None,  # (3,) from which all points were seen
+    neighbors: Neighbors | None = None,  # as `radius_knn` finds them, where that is done
 ) -> Tensor:
     """Return unit normals (N, 3) of points (N, 3): the least principal axis round each.
 
@@ -113,7 +119,8 @@ def normals(
     normals; where nothing in reach bends, the cloud's centroid decides. A point with fewer than
     three neighbours gets some unit vector.
     """
-    neighbors = radius_knn(points, None, radius, max_neighbors)
+    if neighbors is None:
+        neighbors = radius_knn(points, None, radius, max_neighbors)
     if len(points) == 0:
         return points
     centroid = points.double().mean(0)
@@ -149,6 +156,24 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
     normal = torch.where(small, across, normal)
     tiny = torch.linalg.vector_norm(normal, dim=-1, keepdim=True) < 1e-6
     return F.normalize(torch.where(tiny, eye[2], normal), dim=-1)
+
+
+def lone_points(neighbors: Neighbors, rounds: int = PRUNING_ROUNDS) -> Tensor:
+    """Tell (N,) which points lie on no surface: far fewer others lie near them than near most.
+
+    Points are one a voxel; `neighbors` are what `radius_knn` finds among them within two voxels or
+    so. What has mostly lone points near it is alone as well, which is asked a few times over.
+    """
+    index, _, valid = neighbors
+    alone = torch.zeros(len(index), dtype=torch.bool, device=index.device)
+    if len(index) == 0:
+        return alone
+    company = valid.sum(-1)  # the point itself included
+    least = (LONE_SHARE * company.float().quantile(WELL_SURROUNDED)).clamp_min(MIN_ON_SURFACE)
+    for _ in range(rounds):
+        alone = alone | (company < least)
+        company = (valid & ~alone[index]).sum(-1)
+    return alone
 
 
 def isolated_points(

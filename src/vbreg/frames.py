@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vbreg.clouds import voxel_downsample
+from vbreg.backends.neighbors import radius_knn
+from vbreg.clouds import NORMAL_NEIGHBORS, lone_points, voxel_downsample, voxel_index
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
@@ -34,7 +35,7 @@ class LocalCloud:
     points: Tensor  # (N, 3) float32, CPU
     origin: Float64  # (3,)
     count: int  # of points read
-    dropped: int  # of them, not finite or strays; those to ignore are not among them
+    dropped: int  # of them, not finite, strays or lone; those to ignore are not among them
 
     @staticmethod
     def of(cloud: Cloud, role: str, ignore: Ignore | None = None) -> LocalCloud:
@@ -82,6 +83,14 @@ class LocalCloud:
         """Return the cloud with each axis times its factor (3,), about the user's origin."""
         points = self.points * torch.from_numpy(factors).to(self.points)
         return replace(self, points=points, origin=self.origin * factors)
+
+    def without_lone_points(self, voxel_size: float, radius: float) -> LocalCloud:
+        """Return the cloud without the voxels that lie on no surface, as `lone_points` tells."""
+        voxels = voxel_downsample(self.points, voxel_size)
+        alone = lone_points(radius_knn(voxels, None, radius, NORMAL_NEIGHBORS))
+        kept = self.points[~alone[voxel_index(self.points, voxel_size)]]
+        dropped = self.dropped + len(self.points) - len(kept)
+        return LocalCloud(kept, self.origin, self.count, dropped)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.clouds import estimate_voxel_size, normals
+from vbreg.backends.neighbors import radius_knn
+from vbreg.clouds import NORMAL_NEIGHBORS, estimate_voxel_size, lone_points, normals
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
@@ -55,6 +56,7 @@ class DescribedCloud:
     origin: Float64  # (3,) of the local frame in the user's
     matching: MatchingName = "one-way"  # how its descriptors are matched, if nothing else is said
     surface: ThinnedSurface | None = None  # around the points; None if described elsewhere
+    lone_share: Tensor | None = None  # (), of all thinned points: those that lie on no surface
 
     def __len__(self) -> int:
         return len(self.points)
@@ -134,6 +136,12 @@ class MatchedClouds:
             self.scale.inlier_threshold,
             described,
         )
+
+    @property
+    def lone_shares(self) -> tuple[float, float] | None:
+        """The share of each cloud that lies on no surface; None where that is not known."""
+        source, target = self.source.lone_share, self.target.lone_share
+        return None if source is None or target is None else (float(source), float(target))
 
     @cached_property
     def correspondences(self) -> Correspondences:
@@ -218,18 +226,23 @@ def describe_points(
     compute = descriptor_named(descriptor)
     with clock("normals"):
         sensor = check_viewpoint(viewpoint)
+        near = radius_knn(points, None, scale.normal_radius, NORMAL_NEIGHBORS)
         direction = normals(
             points,
             scale.normal_radius,
             viewpoint=None if sensor is None else torch.from_numpy(sensor - origin),
+            neighbors=near,
         )
+        lone_share = lone_points(near, rounds=1).float().mean()
     with clock("descriptors"):
         cloud = ThinnedCloud(points, direction, points if detail is None else detail, scale)
         count = compute.keypoints(len(points)) if keypoints is None else keypoints
         rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
         found = compute.rows(cloud, rows)
     surface = ThinnedSurface(points, direction)
-    return DescribedCloud(points[rows], direction[rows], found, origin, compute.matching, surface)
+    return DescribedCloud(
+        points[rows], direction[rows], found, origin, compute.matching, surface, lone_share
+    )
 
 
 def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:

@@ -111,6 +111,7 @@ class PairProblem:
             backend=self.backend,
             memory_limited=self.memory_limited,
             voxel_size=self.matched.scale.voxel_size,
+            lone_shares=self.matched.lone_shares,
             timings=timings,
             uncertainty_given=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,

@@ -1,4 +1,6 @@
-"""Any number of pairs, looked at in as many ways as it takes: voxel sizes, scales, in a mirror.
+"""Any number of pairs, looked at in as many ways as it takes.
+
+As they are, without stray points, at other voxel sizes and scales, in a mirror.
 
 A `Request` is one pair and what was said of it; a `Registrar` answers requests on one device.
 """
@@ -17,6 +19,7 @@ from vbreg.attempts import (
     at_unknown_scale,
     may_be_mirrored,
     more_probable,
+    spoilt_by_lone_points,
     unless_mirrored,
     worth_another_size,
 )
@@ -25,6 +28,7 @@ from vbreg.constraints import Constraints
 from vbreg.descriptors import Descriptor, MatchingName
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, check_units
+from vbreg.inputs import MIN_MATCHES
 from vbreg.matching import (
     MAX_CORRESPONDENCES,
     DescribedCloud,
@@ -40,6 +44,7 @@ from vbreg.timing import Stopwatch
 from vbreg.types import Registration
 
 Describe: TypeAlias = Callable[..., DescribedCloud]  # as `matching.describe`
+Found: TypeAlias = Registration | VBRegError  # of a pair; the others go on where one meets an error
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +85,14 @@ class Request:
             clock or Stopwatch(),
         )
 
+    def without_lone_points(self) -> Request | None:
+        """Return the request without what lies on no surface; None where too little is left."""
+        lengths = self.scale.voxel_size, self.scale.normal_radius
+        source, target = (c.without_lone_points(*lengths) for c in (self.source, self.target))
+        if min(len(source.points), len(target.points)) < MIN_MATCHES:
+            return None
+        return replace(self, source=source, target=target)
+
 
 class Look(NamedTuple):
     """One way to look at a request: at a voxel size, its source multiplied, in a mirror or not."""
@@ -113,33 +126,56 @@ class Registrar:
     seed: int | None = None
     describe: Describe = describe  # or what remembers the clouds that it has described
 
-    def __call__(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+    def __call__(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair, or the error that it met; the others go on."""
-        found = self._first_results(requests)
+        requests, found = self._without_lone_points(requests, self._first_results(requests))
         for factor in OTHER_SIZES:
-            again = [
-                k
-                for k, request in enumerate(requests)
-                if request.estimated and request.max_scale is None and worth_another_size(found[k])
+            sizes = [
+                Look(request, Scale(request.scale.voxel_size * factor))
+                if request.estimated and request.max_scale is None and worth_another_size(result)
+                else None
+                for request, result in zip(requests, found, strict=True)
             ]
-            sizes = [Scale(requests[k].scale.voxel_size * factor) for k in again]
-            looks = [Look(requests[k], size) for k, size in zip(again, sizes, strict=True)]
-            for k, other in zip(again, self._results(looks), strict=True):
-                found[k] = more_probable(found[k], other)
-        doubtful = [k for k, result in enumerate(found) if may_be_mirrored(result)]
-        looks = [
-            Look(requests[k], Scale(result.voxel_size), result.scale, mirrored=True)
-            for k in doubtful
-            if isinstance(result := found[k], Registration) and result.voxel_size is not None
-        ]
-        for k, image in zip(doubtful, self._results(looks), strict=True):
-            found[k] = unless_mirrored(found[k], image)
+            found = self._after(sizes, found, more_probable)
+        in_mirror = [_in_mirror(*each) for each in zip(requests, found, strict=True)]
+        found = self._after(in_mirror, found, unless_mirrored)
         return [
             result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
             for result, clock in zip(found, (request.clock for request in requests), strict=True)
         ]
 
-    def _first_results(self, requests: Sequence[Request]) -> list[Registration | VBRegError]:
+    def _without_lone_points(
+        self, requests: Sequence[Request], found: Sequence[Found]
+    ) -> tuple[list[Request], list[Found]]:
+        """Return requests and results, without points that lie on no surface if that is better."""
+        cleaned = [
+            request.without_lone_points()
+            if request.max_scale is None and spoilt_by_lone_points(result)
+            else None
+            for request, result in zip(requests, found, strict=True)
+        ]
+        looks = [None if each is None else Look(each, each.scale) for each in cleaned]
+        better = self._after(looks, found, more_probable)
+        kept = [
+            request if now is before or without is None else without
+            for request, without, before, now in zip(requests, cleaned, found, better, strict=True)
+        ]
+        return kept, better
+
+    def _after(
+        self,
+        looks: Sequence[Look | None],
+        found: Sequence[Found],
+        judged: Callable[[Found, Found], Found],
+    ) -> list[Found]:
+        """Return each result as judged by another look; those without one stay as they are."""
+        again = {k: look for k, look in enumerate(looks) if look is not None}
+        after = list(found)
+        for k, other in zip(again, self._results(list(again.values())), strict=True):
+            after[k] = judged(found[k], other)
+        return after
+
+    def _first_results(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair as it is, or at the scale at which it fits best."""
         known = [k for k, request in enumerate(requests) if request.max_scale is None]
         results = self._results([Look(requests[k], requests[k].scale) for k in known])
@@ -150,13 +186,13 @@ class Registrar:
                 found[k] = at_unknown_scale(request.max_scale, partial(once._at_factor, request))
         return [found[k] for k in range(len(requests))]
 
-    def _at_factor(self, request: Request, factor: float) -> Registration | VBRegError:
+    def _at_factor(self, request: Request, factor: float) -> Found:
         """Return the result with the source multiplied by a factor."""
         return self._results([Look(request, request.scale, factor)])[0]
 
-    def _results(self, looks: Sequence[Look]) -> list[Registration | VBRegError]:
+    def _results(self, looks: Sequence[Look]) -> list[Found]:
         """Return the result of every look, or the error that it met."""
-        found: list[Registration | VBRegError | None] = [None] * len(looks)
+        found: list[Found | None] = [None] * len(looks)
         matched: dict[int, MatchedClouds] = {}
         for k, look in enumerate(looks):
             try:
@@ -192,9 +228,7 @@ class Registrar:
                 max_matches=self.max_correspondences,
             )
 
-    def _solved(
-        self, looks: Sequence[Look], matched: Sequence[MatchedClouds]
-    ) -> list[Registration | VBRegError]:
+    def _solved(self, looks: Sequence[Look], matched: Sequence[MatchedClouds]) -> list[Found]:
         """Solve pairs together; one that fails does so alone."""
         if not looks:
             return []
@@ -239,6 +273,13 @@ def _remembering(describe: Describe, once: LocalCloud) -> Describe:
         return held[0]
 
     return described
+
+
+def _in_mirror(request: Request, result: Found) -> Look | None:
+    """Return the look at the mirror image of the source, where it might tell something."""
+    if isinstance(result, VBRegError) or result.voxel_size is None or not may_be_mirrored(result):
+        return None
+    return Look(request, Scale(result.voxel_size), result.scale, mirrored=True)
 
 
 def mirror_image(cloud: LocalCloud, viewpoint: Viewpoint) -> tuple[LocalCloud, Viewpoint]:

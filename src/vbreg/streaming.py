@@ -111,6 +111,12 @@ class StreamedCloud(LocalCloud):
             high=ends.amax(0),
         )
 
+    def without_lone_points(self, voxel_size: float, radius: float) -> LocalCloud:
+        """Return the even sample of all points without its lone voxels, as a cloud in memory."""
+        kept = super().without_lone_points(voxel_size, radius)
+        share = (kept.dropped - self.dropped) / len(self.points)
+        return replace(kept, dropped=self.dropped + round(share * (self.count - self.dropped)))
+
 
 class Looked:
     """What a look through a file tells of its points."""

@@ -53,6 +53,7 @@ def as_json(
         "inlier_threshold": result.inlier_threshold,
         "points_read": result.points_read,
         "points_dropped": result.points_dropped,
+        "lone_shares": result.lone_shares,
         "backend": result.backend,
         "timings": dict(timings),
         "warnings": list(warnings),

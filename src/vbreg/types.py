@@ -23,6 +23,7 @@ BackendUsed = Literal["plain", "cpu", "triton", "external"]
 FEW_INLIERS, FEW_INLIERS_SHARE = 30, 0.02  # below either, chance can make them
 LITTLE_OVERLAP = 0.1  # share of both clouds
 SURE, LIKELY = 0.9, 0.5  # probabilities from which a verdict is good, or not bad
+MANY_LONE_POINTS = 0.07  # share of a cloud, at most reached where surfaces are scanned densely
 RIVAL = 0.25  # of the chosen pose's probability, from which an alternative is told
 
 NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
@@ -145,7 +146,10 @@ class Registration:
     voxel_size: float | None = None  # None where matches were given directly
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
-    points_dropped: tuple[int, int] = (0, 0)  # left out of source, target: not finite, or strays
+    # Left out of source, target: not finite, far from all others, or on no surface.
+    points_dropped: tuple[int, int] = (0, 0)
+    # Of source, target, one point a voxel: what lies on no surface. None where nobody looked.
+    lone_shares: tuple[float, float] | None = None
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
     # How far the pose may be off, or what tells it of this result once `uncertainty` is asked for,
     # so that those who do not ask need not wait. None for compared methods.
@@ -273,6 +277,13 @@ def _reasons(result: Registration) -> Iterator[str]:
     if inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches):
         yield f"only {inliers} of {matches} matches agree with this pose"
     chosen = result.success_probability
+    if chosen is not None and chosen < LIKELY:
+        for role, share in zip(("source", "target"), result.lone_shares or (), strict=False):
+            if share > MANY_LONE_POINTS:
+                yield (
+                    f"{100 * share:.0f} % of {role} lies on no surface: stray points, or a voxel "
+                    "size below the spacing of the points"
+                )
     rivals = [a for a in result.alternatives if chosen and a.probability > RIVAL * chosen]
     if rivals:
         R = rivals[0].T_target_source[:3, :3] @ result.T_target_source[:3, :3].T

@@ -58,6 +58,7 @@ JSON_KEYS = {
     "inlier_threshold": float,
     "points_read": list,
     "points_dropped": list,
+    "lone_shares": list,
     "backend": str,
     "timings": dict,
     "warnings": list,

@@ -44,7 +44,7 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
     print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
-            text = f"{dropped} points of {role}, not finite or far from all others"
+            text = f"{dropped} points of {role}: not finite, far from all others or on no surface"
             print_row(console, "dropped", text)
     print_row(console, "seconds", f"{sum(timings.values()):.2f}")
     _print_timings(console, timings)
