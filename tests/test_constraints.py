@@ -154,6 +154,24 @@ def test_limits_without_a_guess_count_from_no_motion(model: VBReg) -> None:
     assert length < 0.1
 
 
+@pytest.mark.parametrize(
+    ("limits", "reached"),
+    [
+        ({"max_translation": 0.21}, ("max_translation",)),
+        ({"max_translation": 1.0}, ()),
+        ({"max_translation": 1.0, "max_rotation": 4.9}, ("max_rotation",)),
+    ],
+)
+def test_a_limit_that_the_pose_reaches_is_told(
+    model: VBReg, limits: dict[str, float], reached: tuple[str, ...]
+) -> None:
+    """The truth is a little beyond, so that the answer is held back."""
+    R, source = turn(2, 5), scene()
+    shift = source.mean(0) - R @ source.mean(0) + np.array([0.22, 0.0, 0.0])
+    T = pose(R, tuple(shift))
+    assert found(model, source, moved(T, scene(1)), **limits).limits_reached == reached
+
+
 def test_moving_both_frames_moves_the_answer(model: VBReg) -> None:
     """The source, the target, the guess and up: all in other frames."""
     T = pose(turn(2, 50), (1.0, 2.0, 0.0))

@@ -127,3 +127,15 @@ def test_a_cloud_of_nothing_but_strays_is_not_cleaned() -> None:
     points = np.random.default_rng(0).random((200, 3))
     request = Request.of(*(LocalCloud.of(points, "a cloud") for _ in range(2)), voxel_size=0.01)
     assert request.without_lone_points() is None
+
+
+def test_a_wrong_constraint_is_not_forgiven_at_a_larger_voxel_size() -> None:
+    """There a pose counts as right that is farther off."""
+    points = surface()
+    clouds = LocalCloud.of(points, "a cloud"), LocalCloud.of(points, "a cloud")
+    known = Constraints.of(gravity="z")
+    sizes = (2.0, 0.5)
+    assert [Request.of(*clouds).may_have_size(f) for f in sizes] == [True, True]
+    constrained = Request.of(*clouds, constraints=known)
+    assert [constrained.may_have_size(f) for f in sizes] == [False, True]
+    assert not any(Request.of(*clouds, voxel_size=0.1).may_have_size(f) for f in sizes)

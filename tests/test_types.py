@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import make_problem
 from vbreg import Correspondences, PointCloud, Registration, VBReg, VBRegError
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.types import FreeDirection, Uncertainty
+from vbreg.types import FreeDirection, Uncertainty, in_percent
 
 TAU = 0.10
 
@@ -202,3 +202,46 @@ def test_a_cloud_knows_its_length() -> None:
 def test_only_points_can_be_moved(wrong: object) -> None:
     with pytest.raises(VBRegError, match=r"expected (\(M, 3\)|points)"):
         result().apply_to(wrong)  # type: ignore[call-overload]
+
+
+def test_a_limit_that_holds_a_pose_back_is_told_whatever_the_probability() -> None:
+    free = result(success_probability=0.99, overlap=0.5)
+    assert free.verdict == "aligned, 99 %"
+    assert free.reasons == ()
+    held = dataclasses.replace(free, limits_reached=("max_translation",))
+    assert held.verdict.startswith("probably aligned, 99 %: the pose lies at the limit of max_tr")
+
+
+def test_a_pose_that_is_not_trusted_always_has_a_reason() -> None:
+    for p in (0.02, 0.3, 0.7):
+        doubted = result(success_probability=p, overlap=0.5)
+        assert len(doubted.reasons) == 1
+        assert doubted.verdict.endswith(doubted.reasons[0])
+    assert result(success_probability=0.95, overlap=0.5).reasons == ()
+    assert result(overlap=None).reasons == ()  # nobody looked
+
+
+def test_where_hardly_any_match_agrees_nothing_is_said_of_free_directions() -> None:
+    free = Uncertainty(np.eye(6), (FreeDirection("slides", (1.0, 0.0, 0.0)),))
+    few = result(inliers=4, success_probability=0.01, uncertainty_given=free)
+    assert few.reasons[0].startswith("hardly any match agrees with this pose (4 of 200)")
+    assert not any("slides" in reason for reason in few.reasons)
+    many = result(inliers=150, success_probability=0.01, uncertainty_given=free)
+    assert "slides along" in many.reasons[0]
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.02, True), (0.6, False), (None, False)])
+def test_strays_are_told_where_a_pose_is_not_trusted(p: float | None, told: bool) -> None:
+    spoilt = result(success_probability=p, overlap=0.5, lone_shares=(0.02, 0.31))
+    said = [reason for reason in spoilt.reasons if "no surface" in reason]
+    assert (len(said) == 1) == told
+    assert not told or said[0].startswith("31 % of target")
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [(0.0, "under 1 %"), (0.01, "1 %"), (0.5, "50 %"), (0.994, "99 %"), (1.0, "over 99 %")],
+)
+def test_no_probability_is_told_as_certain(p: float, said: str) -> None:
+    assert in_percent(p) == said
+    assert said in repr(result(success_probability=p))

@@ -61,9 +61,18 @@ class Limits(NamedTuple):
 
     def allow(self, T: Tensor) -> Tensor:
         """Tell (...) which poses (..., 4, 4) lie within the limits."""
-        angle = rotation_angle(T[..., :3, :3] @ self.T_guess[:3, :3].T)
-        length = torch.linalg.vector_norm(T[..., :3, 3] - self.T_guess[:3, 3], dim=-1)
+        angle, length = self._from_guess(T)
         return (angle <= self.max_angle) & (length <= self.max_length)
+
+    def used(self, T: Tensor) -> tuple[float, float]:
+        """Return which share of the largest length and of the largest angle a pose (4, 4) uses."""
+        angle, length = self._from_guess(T)
+        return float(length) / self.max_length, float(angle) / self.max_angle
+
+    def _from_guess(self, T: Tensor) -> tuple[Tensor, Tensor]:
+        """Return by which angles and lengths (...) poses (..., 4, 4) differ from the guess."""
+        angle = rotation_angle(T[..., :3, :3] @ self.T_guess[:3, :3].T)
+        return angle, torch.linalg.vector_norm(T[..., :3, 3] - self.T_guess[:3, 3], dim=-1)
 
 
 def spectral_weights(

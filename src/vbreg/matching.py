@@ -283,7 +283,8 @@ def match_clouds(
         raise VBRegError(
             f"{found} matches between clouds of {len(source)} and {len(target)} points at voxel "
             f"size {scale.voxel_size:g}: at least {MIN_MATCHES} are needed; use a smaller voxel "
-            "size if these are few points, a larger one if most of them stand alone"
+            "size if these are few points, a larger one if most of them stand alone, and check "
+            "that both clouds and the voxel size are in one unit"
             + (f", or matches that need not be {NEEDED[matching]}" if matching in NEEDED else "")
         )
     matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)

@@ -17,10 +17,11 @@ from vbreg.refinement import with_fewer_points
 from vbreg.scale import INLIER_THRESHOLD, Scale
 from vbreg.solver import Solution
 from vbreg.surfaces import SurfacePair
-from vbreg.types import Alternative, BackendUsed, Float64, Registration, Uncertainty
+from vbreg.types import Alternative, BackendUsed, Float64, LimitName, Registration, Uncertainty
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import Judge, Verdict, refined_within
 
+NEARLY_ALL = 0.98  # of what a limit allows
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
 
 
@@ -116,10 +117,18 @@ class PairProblem:
             uncertainty_given=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,
             overlap=found.overlap,
+            limits_reached=() if self.limits is None else _reached(self.limits, found.T),
             alternatives=tuple(
                 Alternative(matches.to_user(T[None])[0], p) for T, p in found.others
             ),
         )
+
+
+def _reached(limits: Limits, T: Tensor) -> tuple[LimitName, ...]:
+    """Return the names of the limits that a pose all but reaches: it may be held back by them."""
+    length, angle = limits.to(T.cpu()).used(T.cpu())
+    used: dict[LimitName, float] = {"max_translation": length, "max_rotation": angle}
+    return tuple(name for name, share in used.items() if share > NEARLY_ALL)
 
 
 class PosedSurfaces(NamedTuple):

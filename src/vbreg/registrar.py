@@ -85,6 +85,13 @@ class Request:
             clock or Stopwatch(),
         )
 
+    def may_have_size(self, factor: float) -> bool:
+        """Tell whether so many times the estimated voxel size may be tried.
+
+        A larger one calls a coarser pose right, and so a wrong constraint, too.
+        """
+        return self.estimated and self.max_scale is None and (factor < 1 or not self.constraints)
+
     def without_lone_points(self) -> Request | None:
         """Return the request without what lies on no surface; None where too little is left."""
         lengths = self.scale.voxel_size, self.scale.normal_radius
@@ -132,7 +139,7 @@ class Registrar:
         for factor in OTHER_SIZES:
             sizes = [
                 Look(request, Scale(request.scale.voxel_size * factor))
-                if request.estimated and request.max_scale is None and worth_another_size(result)
+                if request.may_have_size(factor) and worth_another_size(result)
                 else None
                 for request, result in zip(requests, found, strict=True)
             ]

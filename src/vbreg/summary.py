@@ -32,6 +32,7 @@ def as_json(
         "verdict": result.verdict,
         "reasons": list(result.reasons),
         "overlap": result.overlap,
+        "limits_reached": list(result.limits_reached),
         "alternatives": [
             {"T_target_source": a.T_target_source.tolist(), "probability": a.probability}
             for a in result.alternatives

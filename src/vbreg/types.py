@@ -19,8 +19,10 @@ Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 
 BackendUsed = Literal["plain", "cpu", "triton", "external"]
+LimitName = Literal["max_translation", "max_rotation"]
 
 FEW_INLIERS, FEW_INLIERS_SHARE = 30, 0.02  # below either, chance can make them
+HARDLY_ANY = 10  # inliers, below which nothing else is worth telling of the matches
 LITTLE_OVERLAP = 0.1  # share of both clouds
 SURE, LIKELY = 0.9, 0.5  # probabilities from which a verdict is good, or not bad
 MANY_LONE_POINTS = 0.07  # share of a cloud, at most reached where surfaces are scanned densely
@@ -160,6 +162,7 @@ class Registration:
     mirrored_probability: float | None = None
     overlap: float | None = None  # share of both clouds that lands on the other, where judged
     alternatives: tuple[Alternative, ...] = ()  # the most probable first
+    limits_reached: tuple[LimitName, ...] = ()  # of those given, that the pose all but reaches
     # What the source is multiplied by before the pose is applied. Its points among the
     # correspondences are multiplied already.
     scale: float = 1.0
@@ -193,7 +196,10 @@ class Registration:
     @property
     def reasons(self) -> tuple[str, ...]:
         """What speaks against the pose, in plain words; empty where nothing does."""
-        return tuple(_reasons(self))
+        said = tuple(_reasons(self))
+        p = self.success_probability
+        doubted = p is not None and p < SURE
+        return said or (("the surfaces do not fit well under this pose",) if doubted else ())
 
     @property
     def verdict(self) -> str:
@@ -201,12 +207,10 @@ class Registration:
         p = self.success_probability
         if p is None:
             return "not judged"
-        share = f"{100 * p:.0f} %" if 0.005 < p < 0.995 else "over 99 %" if p > 0.5 else "under 1 %"
-        if p >= SURE and self.determined:
-            return f"aligned, {share}"
-        why = self.reasons[:1] or ("the scans do not lie on each other as right ones do",)
+        if p >= SURE and self.determined and not self.limits_reached:
+            return f"aligned, {in_percent(p)}"
         said = "probably aligned" if p >= LIKELY else "do not trust this pose"
-        return f"{said}, {share}: {why[0]}"
+        return f"{said}, {in_percent(p)}: {self.reasons[0]}"
 
     @property
     def inlier_count(self) -> int:
@@ -251,7 +255,7 @@ class Registration:
         cosine = np.clip((np.trace(self.T_target_source[:3, :3]) - 1) / 2, -1, 1)
         length = np.linalg.norm(self.T_target_source[:3, 3])
         judged = self.success_probability
-        right = "" if judged is None else f"right with {100 * judged:.0f} %, "
+        right = "" if judged is None else f"right with {in_percent(judged)}, "
         scaled = "" if self.scale == 1.0 else f"scale {self.scale:.4g}, "
         return (
             f"Registration(rotation {np.degrees(np.arccos(cosine)):.2f} deg, translation "
@@ -260,30 +264,56 @@ class Registration:
         )
 
 
+def in_percent(probability: float) -> str:
+    """Return a probability in whole per cent, never as certain."""
+    if 0.005 < probability < 0.995:
+        return f"{100 * probability:.0f} %"
+    return "over 99 %" if probability > 0.5 else "under 1 %"
+
+
 def _reasons(result: Registration) -> Iterator[str]:
-    """Say what speaks against a pose."""
+    """Say what speaks against a pose, what explains most first."""
     inliers, matches = result.inlier_count, len(result.correspondences)
-    if result.free_directions:
+    chosen = result.success_probability or 0.0
+    if inliers < HARDLY_ANY:
+        yield (
+            f"hardly any match agrees with this pose ({inliers} of {matches}): do the scans "
+            "overlap, and does the voxel size suit them?"
+        )
+    elif result.free_directions:
         free = ", ".join(map(str, result.free_directions))
         yield f"what the scans share does not fix the pose: the source {free}"
     elif not result.fixed:
         yield "the matches do not fix all six degrees of freedom"
-    mirrored = result.mirrored_probability
-    if mirrored and mirrored > RIVAL * (result.success_probability or 0.0):
+    if result.limits_reached:
+        names = " and ".join(result.limits_reached)
+        yield f"the pose lies at the limit of {names}: allow more if it may be farther off"
+    if (result.mirrored_probability or 0.0) > RIVAL * chosen:
         yield "the mirror image of the source fits as well: is one of its axes flipped?"
     if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
         share = 100 * result.overlap
         yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"
-    if inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches):
+    if HARDLY_ANY <= inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches):
         yield f"only {inliers} of {matches} matches agree with this pose"
+    yield from _lone_points(result)
+    yield from _rival(result)
+
+
+def _lone_points(result: Registration) -> Iterator[str]:
+    """Tell of clouds that are no surfaces, where the pose is not trusted."""
+    if result.success_probability is None or result.success_probability >= LIKELY:
+        return
+    for role, share in zip(("source", "target"), result.lone_shares or (), strict=False):
+        if share > MANY_LONE_POINTS:
+            yield (
+                f"{100 * share:.0f} % of {role} lies on no surface: stray points, or a voxel size "
+                "below the spacing of the points"
+            )
+
+
+def _rival(result: Registration) -> Iterator[str]:
+    """Tell of another pose that is nearly as probable, if there is one."""
     chosen = result.success_probability
-    if chosen is not None and chosen < LIKELY:
-        for role, share in zip(("source", "target"), result.lone_shares or (), strict=False):
-            if share > MANY_LONE_POINTS:
-                yield (
-                    f"{100 * share:.0f} % of {role} lies on no surface: stray points, or a voxel "
-                    "size below the spacing of the points"
-                )
     rivals = [a for a in result.alternatives if chosen and a.probability > RIVAL * chosen]
     if rivals:
         R = rivals[0].T_target_source[:3, :3] @ result.T_target_source[:3, :3].T

@@ -40,6 +40,7 @@ JSON_KEYS = {
     "verdict": str,
     "reasons": list,
     "overlap": float,
+    "limits_reached": list,
     "alternatives": list,
     "rotation_deg": float,
     "translation": list,
@@ -150,7 +151,7 @@ def test_people_read_the_pose_and_the_evidence(
         "score 0.500",
         "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
-        "dropped 1 points of source, not finite",
+        "dropped 1 points of source: not finite",
         "network 0.50",
     ):
         assert fact in said
@@ -327,11 +328,11 @@ def test_quiet_says_nothing_but_warnings(
     run: Run, clouds: tuple[Path, Path], search: Search
 ) -> None:
     assert run("register", *clouds, "-q") == Outcome(0, "", "")
-    few = replace(search.result, inliers=np.arange(200) < 5)
+    few = replace(search.result, inliers=np.arange(200) < 12)
     search.result = few
     outcome = run("register", *clouds, "-q")
     assert outcome.out == ""
-    assert outcome.err.startswith("vbreg: warning: only 5 of 200 matches")
+    assert outcome.err.startswith("vbreg: warning: only 12 of 200 matches")
     many = Correspondences(np.zeros((9000, 3)), np.zeros((9000, 3)))
     search.result = replace(few, correspondences=many, inliers=np.arange(9000) < 90)
     assert "only 90 of 9000" in run("register", *clouds, "-q").err  # 1 %: a share, not a number
@@ -386,12 +387,12 @@ def test_the_printed_pose_is_good_enough_for_utm(
 
 
 def test_warnings_are_inside_the_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
-    search.result = replace(search.result, inliers=np.arange(200) < 5)
+    search.result = replace(search.result, inliers=np.arange(200) < 12)
     search.warning = "free memory is low"
     outcome = run("register", *clouds, "--json", "-")
     said = json.loads(outcome.out)["warnings"]
     assert said[0] == "free memory is low"
-    assert said[1].startswith("only 5 of 200 matches")
+    assert said[1].startswith("only 12 of 200 matches")
     assert outcome.err.count("vbreg: warning: ") == 2
 
 
