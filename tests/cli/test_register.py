@@ -417,8 +417,42 @@ def test_several_sources_to_one_target(
     run("register", source, tmp_path / "scan.ptx", target, "-o", tmp_path / "out")
     assert len(io.read(tmp_path / "out" / "scan.ptx.ply")) == 1  # a format that is only read
     assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
+    assert "expected a folder" in run(*command, "-o", source).err
     for option, name in (("--picture", "p.png"), ("--figure", "f.svg"), ("--report", "r.html")):
         assert "it shows one source" in run(*command, option, tmp_path / name).err
+
+
+def test_a_folder_takes_the_moved_clouds_under_their_names(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    source, target = clouds
+    new = tmp_path / "new"
+    outcome = run("register", source, target, "-o", f"{new}/")
+    assert_one_line(outcome, "no ending and no folder", f"{new}.ply")
+    assert not new.exists()
+    new.mkdir()
+    assert run("register", source, target, "-o", new).code == 0
+    np.testing.assert_array_equal(
+        io.read(new / source.name).points, search.result.apply_to(io.read(source)).points
+    )
+    assert_one_line(run("register", source, target, "-o", source.parent), "is an input")
+    other = source.with_name("other.ply")
+    other.write_bytes(source.read_bytes())
+    newer = tmp_path / "newer"
+    command = ["register", source, other, target, "-o", newer]
+    assert_one_line(run(*command, "--json", "r.foo"), ".json")
+    assert not newer.exists()  # made only if nothing else is wrong
+    assert run(*command).code == 0
+    assert {path.name for path in newer.iterdir()} == {"source.ply", "other.ply"}
+    assert_one_line(run(*command[:-1], newer / "no" / "such"), "does not exist; create it")
+
+
+def test_a_missing_file_of_several_is_told_before_the_work(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    missing = clouds[0].with_name("missing.ply")
+    assert_one_line(run("register", clouds[0], missing, clouds[1]), "missing.ply", "no such file")
+    assert search.options is None
 
 
 def test_merged_clouds_keep_what_all_have(

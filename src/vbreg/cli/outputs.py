@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import (
     collected_warnings,
     complain,
@@ -23,7 +24,7 @@ from vbreg.cli.console import (
     stdout_console,
 )
 from vbreg.cli.results import print_result, write_json
-from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
 from vbreg.summary import as_json
 from vbreg.types import PointCloud, Registration
 
@@ -60,7 +61,7 @@ class Making:
 class Outputs:
     """Where the results go."""
 
-    output: Path | None  # a file, or a folder for several sources
+    output: Path | None  # a file, or a folder, as for several sources
     merge: Path | None
     picture: Path | None
     figure: Path | None
@@ -75,15 +76,54 @@ class Outputs:
         moved = [] if self.output is None else [self.moved(path, several) for path in sources]
         return [*moved, *([] if self.merge is None else [self.merge])]
 
+    def check(self, sources: Sequence[Path], target: Path) -> None:
+        """Raise an error where something is wrong with the paths, before any work begins.
+
+        If all is well, the folder for several sources is made where there is none.
+        """
+        several = len(sources) > 1
+        for name in ("picture", "figure", "report"):
+            if several and (path := getattr(self, name)) is not None:
+                raise FileFormatError(f"--{name} {path}: it shows one source; give one")
+        folder = self._folder(len(sources))
+        check_outputs(
+            clouds=self.clouds(sources),
+            picture=self.picture,
+            figure=self.figure,
+            report=self.report,
+            json_path=self.json_path,
+            inputs=(*sources, target),
+            new_folder=folder,
+        )
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+
+    def _folder(self, sources: int) -> Path | None:
+        """Return the folder for several sources; raise where -o can be none, or neither."""
+        output = self.output
+        if output is None or output.is_dir() or (sources == 1 and output.suffix):
+            return output if sources > 1 else None
+        if sources == 1:
+            raise FileFormatError(
+                f"-o {output}: no ending and no folder; give a file such as {output}.ply, or "
+                "create the folder"
+            )
+        if output.exists() or output.suffix:
+            raise FileFormatError(
+                f"-o {output}: expected a folder for the {sources} sources; create it, or choose "
+                "a name without an ending"
+            )
+        return output
+
     def moved(self, path: Path, several: bool) -> Path:
         """Return where a source goes once it is moved.
 
-        Of several it is a file of the same name, or a .ply where its format is only read.
+        In a folder it is a file of the same name, or a .ply where its format is only read.
         """
         from vbreg.io import FORMATS
 
         assert self.output is not None
-        if not several:
+        if not several and not self.output.is_dir():
             return self.output
         written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
         return self.output / (path.name if written else f"{path.name}.ply")

@@ -19,7 +19,7 @@ from vbreg.cli.app import (
     command_line,
     examples,
 )
-from vbreg.cli.checks import check_inputs, check_outputs
+from vbreg.cli.checks import check_inputs
 from vbreg.cli.console import collected_warnings, complain
 from vbreg.cli.constraints import (
     GravityOption,
@@ -40,7 +40,7 @@ from vbreg.cli.outputs import (
     write_poses,
     write_report,
 )
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import VBRegError
 from vbreg.progress import progress
 from vbreg.types import LIKELY, PointCloud, Registration
 
@@ -77,7 +77,8 @@ OutputOption = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Write the whole source in the target's frame; for several sources, a folder.",
+        help="Write the whole source in the target's frame: a file, or a folder, in which it keeps "
+        "its name. Several sources need a folder, which is made where there is none.",
     ),
 ]
 MergeOption = Annotated[
@@ -235,7 +236,8 @@ def register(
             f"--min-probability {min_probability:g} with --no-verify: nothing tells how probable "
             "the pose is; leave one of them out"
         )
-    _check(outputs, source, target)
+    check_inputs(*source, target)
+    outputs.check(source, target)
     with progress(quiet) as stage:
         stage("start torch")
         run = _Run(stage, crops, remove_outliers, options, outputs.need_clouds)
@@ -255,27 +257,6 @@ def register(
         raise typer.Exit(2)
     if improbable:
         raise typer.Exit(NOT_PROBABLE)
-
-
-def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
-    """Raise an error where something is wrong with the paths, before any work begins."""
-    check_inputs(*(sources if len(sources) == 1 else []), target)
-    if len(sources) > 1:
-        for name in ("picture", "figure", "report"):
-            if (path := getattr(outputs, name)) is not None:
-                raise FileFormatError(f"--{name} {path}: it shows one source; give one")
-        if outputs.output is not None and not outputs.output.is_dir():
-            raise FileFormatError(
-                f"-o {outputs.output}: expected a folder for the {len(sources)} sources; create it"
-            )
-    check_outputs(
-        clouds=outputs.clouds(sources),
-        picture=outputs.picture,
-        figure=outputs.figure,
-        report=outputs.report,
-        json_path=outputs.json_path,
-        inputs=(*sources, target),
-    )
 
 
 @dataclass(frozen=True)
