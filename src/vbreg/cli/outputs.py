@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import typer
 
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import (
@@ -26,7 +27,9 @@ from vbreg.cli.console import (
 from vbreg.cli.results import print_result, write_json
 from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
 from vbreg.summary import as_json
-from vbreg.types import PointCloud, Registration
+from vbreg.types import LIKELY, PointCloud, Registration
+
+NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Outputs:
     json_path: str | None
     coordinates: Literal["float32", "float64", "shifted"] | None
     quiet: bool
+    roles: tuple[str, str] = ("SOURCE", "TARGET")  # as the verb calls its arguments
 
     def clouds(self, sources: Sequence[Path]) -> list[Path]:
         """Return the files of moved clouds, one a source, and the merged one."""
@@ -139,6 +143,42 @@ class Outputs:
         return not self.quiet and self.json_path != "-"
 
 
+def align_each(paths: Sequence[Path], align: Callable[[Path], Aligned]) -> list[Aligned]:
+    """Return what could be aligned; of several, one may fail."""
+    found = []
+    for path in paths:
+        try:
+            found.append(align(path))
+        except VBRegError as error:
+            if len(paths) == 1:
+                raise
+            complain("error", str(error))
+    return found
+
+
+def doubts(result: Registration, remedy: str) -> list[str]:
+    """Say why not to trust a pose and what to do; nothing where it is probable and fixed."""
+    p = result.success_probability
+    if p is not None and p < LIKELY:
+        return [f"{result.verdict}; {remedy}"]
+    if result.determined and p is not None:
+        return []
+    return list(result.reasons)
+
+
+def probable(found: Sequence[Aligned], least: float | None) -> list[Aligned]:
+    """Return what is as probable as asked for, and say of the others that they are not."""
+    return [aligned for aligned in found if not (least and _improbable(aligned, least))]
+
+
+def leave(*, failed: bool, improbable: bool) -> None:
+    """Exit with the code that says how the command went, unless all is well."""
+    if failed:
+        raise typer.Exit(2)
+    if improbable:
+        raise typer.Exit(NOT_PROBABLE)
+
+
 def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool) -> bool:
     """Write the JSON, print poses and warnings; return whether the JSON could be written."""
     said = [as_json(a.result, a.timings, a.path, target, a.warnings) for a in found]
@@ -151,7 +191,7 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
         for aligned in found:
             if several:
                 console.print(f"{aligned.path}", style="bold", soft_wrap=True, markup=False)
-            print_result(console, aligned.result, aligned.timings)
+            print_result(console, aligned.result, aligned.timings, outputs.roles)
         if outputs.json_path is not None and written:
             print_row(console, "wrote", outputs.json_path)
         _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail
@@ -162,9 +202,9 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
 
 
 def write_clouds(
-    outputs: Outputs, found: Sequence[Aligned], target: Path, cloud: PointCloud, several: bool
+    outputs: Outputs, found: Sequence[Aligned], cloud: PointCloud, several: bool
 ) -> bool:
-    """Write moved clouds and the merged cloud; return whether all could be."""
+    """Write moved clouds, and one merged with the target's cloud; return whether all could be."""
     from vbreg import io
 
     moved = [replace(a.result.apply_to(a.cloud), crs=cloud.crs) for a in found]
@@ -222,6 +262,20 @@ def write_report(
         viewer.write_report(report, scene)
 
     return _write(outputs, [(report, write)])
+
+
+def _improbable(aligned: Aligned, least: float) -> bool:
+    """Tell whether a pose is less probable than asked for, and say so."""
+    p = aligned.result.success_probability
+    if p is not None and p >= least:
+        return False
+    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
+    complain(
+        "error",
+        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
+        "written",
+    )
+    return True
 
 
 def _write(outputs: Outputs, jobs: Sequence[tuple[Path, Callable[[], object]]]) -> bool:

@@ -20,7 +20,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_inputs
-from vbreg.cli.console import collected_warnings, complain
+from vbreg.cli.console import collected_warnings
 from vbreg.cli.constraints import (
     GravityOption,
     GuessOption,
@@ -32,9 +32,14 @@ from vbreg.cli.constraints import (
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import (
+    NOT_PROBABLE,
     Aligned,
     Making,
     Outputs,
+    align_each,
+    doubts,
+    leave,
+    probable,
     write_clouds,
     write_pictures,
     write_poses,
@@ -42,9 +47,9 @@ from vbreg.cli.outputs import (
 )
 from vbreg.errors import VBRegError
 from vbreg.progress import progress
-from vbreg.types import LIKELY, PointCloud, Registration
+from vbreg.types import PointCloud
 
-NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
+REMEDY = "look at --report, or try another --voxel-size"  # where a pose is improbable
 
 EXAMPLES = examples(
     "vbreg register source.ply target.ply",
@@ -246,17 +251,13 @@ def register(
     failed, improbable = len(found) < len(source), False
     if found:
         failed |= not write_poses(outputs, found, target, several=several)
-        least = min_probability or 0.0
-        kept = [aligned for aligned in found if not (least and _improbable(aligned, least))]
-        failed |= not write_clouds(outputs, kept, target, whole, several)
+        kept = probable(found, min_probability)
+        failed |= not write_clouds(outputs, kept, whole, several)
         failed |= not write_pictures(outputs, found[0], target, whole)
         made_by = Making(command_line(context), weights, device)
         failed |= not write_report(outputs, found[0], target, whole, made_by)
         improbable = len(kept) < len(found)
-    if failed:
-        raise typer.Exit(2)
-    if improbable:
-        raise typer.Exit(NOT_PROBABLE)
+    leave(failed=failed, improbable=improbable)
 
 
 @dataclass(frozen=True)
@@ -292,15 +293,7 @@ class _Run:
     def align_all(self, sources: Sequence[Path], target: Path) -> tuple[PointCloud, list[Aligned]]:
         """Return the target and the sources that were registered; of several, one may fail."""
         whole, prepared, seconds = self.read(target, "target")
-        found = []
-        for path in sources:
-            try:
-                found.append(self.align(path, prepared, seconds))
-            except VBRegError as error:
-                if len(sources) == 1:
-                    raise
-                complain("error", str(error))
-        return whole, found
+        return whole, align_each(sources, lambda path: self.align(path, prepared, seconds))
 
     def align(self, path: Path, target: PointCloud | Path, target_seconds: float) -> Aligned:
         """Register one source, and collect the warnings on the way."""
@@ -310,7 +303,7 @@ class _Run:
             cloud, part, seconds = self.read(path, "source")
             result = registration.register(part, target, on_stage=self.stage, **self.options)
         timings = {"read files": seconds + target_seconds, **result.timings}
-        return Aligned(path, cloud, result, timings, [*said, *_doubts(result)])
+        return Aligned(path, cloud, result, timings, [*said, *doubts(result, REMEDY)])
 
 
 def count_of(text: str | None) -> int | Literal["all"] | None:
@@ -335,27 +328,3 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
             f"--viewpoint {text}: expected origin, unknown or three numbers such as 0,0,1.7"
         ) from None
     return x, y, z
-
-
-def _doubts(result: Registration) -> list[str]:
-    """Say why not to trust a pose; nothing where it is probable and fixed."""
-    p = result.success_probability
-    if p is not None and p < LIKELY:
-        return [f"{result.verdict}; look at --report, or try another --voxel-size"]
-    if result.determined and p is not None:
-        return []
-    return list(result.reasons)
-
-
-def _improbable(aligned: Aligned, least: float) -> bool:
-    """Tell whether a pose is less probable than asked for, and say so."""
-    p = aligned.result.success_probability
-    if p is not None and p >= least:
-        return False
-    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
-    complain(
-        "error",
-        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
-        "written",
-    )
-    return True

@@ -18,17 +18,23 @@ DIGITS = (12, 6)  # behind the point, of a rotation and of a translation
 MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
 
 
-def print_result(console: Console, result: Registration, timings: Mapping[str, float]) -> None:
+def print_result(
+    console: Console,
+    result: Registration,
+    timings: Mapping[str, float],
+    roles: tuple[str, str] = ("SOURCE", "TARGET"),
+) -> None:
     """Print the pose, the evidence for it and the seconds of each stage.
 
-    `timings` are the result's and what the command did besides, such as reading files.
+    `timings` are the result's and what the command did besides, such as reading files. The roles
+    are what the command calls source and target.
     """
     T = result.T_target_source
     angle, length = pose_difference(T, np.eye(4))
     origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
     console.print(Text("T_target_source", style="bold"), end=" ")
     scaled = "" if result.scale == 1.0 else f", multiplied by {result.scale:.6g},"
-    console.print(f"maps SOURCE points{scaled} into TARGET's frame")
+    console.print(f"maps {roles[0]} points{scaled} into {roles[1]}'s frame")
     console.print(Text(_matrix(T), style="cyan"), soft_wrap=True)
     if result.success_probability is not None:
         print_row(console, "verdict", result.verdict)
