@@ -77,6 +77,13 @@ def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.parametrize("given", [[], ["one.ply"], ["one.ply", "-q"]])
+def test_one_cloud_alone_misses_another(run: Run, given: list[str]) -> None:
+    outcome = run("register", *given)
+    assert outcome.code == 2
+    assert "Missing argument: expected SOURCE and TARGET" in outcome.err
+
+
 def test_ctrl_c_is_quiet(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     search.error = KeyboardInterrupt()
     assert run("register", *clouds) == Outcome(130, "", "")

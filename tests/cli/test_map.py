@@ -137,11 +137,14 @@ def test_both_verbs_show_examples(run: Run) -> None:
 
 def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    io.write(tmp_path / "scan.ply", np.eye(3))
     for arguments, message in (
         (("build", tmp_path / "empty", "-o", tmp_path / "m.safetensors"), "no clouds"),
         (("build", tmp_path / "none.ply", "-o", tmp_path / "m.safetensors"), "no such file"),
         (("build", tmp_path / "empty", "-o", tmp_path / "m.npz"), ""),
         (("locate", tmp_path / "none.safetensors", tmp_path / "a.ply"), "no such file"),
+        (("locate", tmp_path / "scan.ply", tmp_path / "scan.ply"), "not a map"),
+        (("locate", tmp_path / "scan.ply", tmp_path / "scan.ply"), "`vbreg map build "),
     ):
         done = run("map", *arguments)
         assert done.code == 2

@@ -52,7 +52,11 @@ def test_another_frame_has_no_reference_system(run: Run, pose: Path, tmp_path: P
 def test_mistakes_are_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
     out = ["-o", tmp_path / "a.ply"]
     missing = tmp_path / "none.json"
-    assert_one_line(run("transform", clouds[0], missing, *out), "none.json", "no such file")
+    assert_one_line(
+        run("transform", clouds[0], missing, *out),
+        "none.json",
+        "no such file; expected an existing file with a pose",
+    )
     missing.write_text("{}")
     assert_one_line(run("transform", clouds[0], missing, *out), "T_target_source")
     assert_one_line(run("transform", clouds[0], "-o", clouds[0]), "is an input")

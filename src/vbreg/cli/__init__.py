@@ -47,7 +47,8 @@ for _verb, _examples in (
     (benchmark.benchmark, benchmark.EXAMPLES),
     (experiment.experiment, experiment.EXAMPLES),
 ):
-    app.command(epilog=_examples)(_verb)
+    _class = register.RegisterCommand if _verb is register.register else None
+    app.command(epilog=_examples, cls=_class)(_verb)
 app.add_typer(map_app, name="map")
 
 

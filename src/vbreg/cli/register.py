@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from typer.core import TyperCommand
 
 from vbreg.cli.app import (
     CoordinatesOption,
@@ -178,6 +179,22 @@ LatentSeedOption = Annotated[
     int | None,
     typer.Option("--seed", help="Sample the latent features instead of taking their mean."),
 ]
+
+
+class RegisterCommand(TyperCommand):
+    """The command, which says what is missing where one cloud is given alone.
+
+    That one counts as TARGET, so that the parser would miss a SOURCE.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is not None and error.param.name == "source":
+                ctx.fail("Missing argument: expected SOURCE and TARGET, two clouds or more.")
+            raise
 
 
 def register(

@@ -26,7 +26,7 @@ def read_pose(path: str | os.PathLike[str]) -> Float64:
     It is rigid, but for the `scale` that the JSON of a registration with unknown scale has.
     """
     path = Path(path)
-    data = read_bytes(path)
+    data = read_bytes(path, "file with a pose")
     hint = "write it with `vbreg register --json`"
     if len(data) > MAX_POSE_BYTES:
         raise problem(path, f"{len(data)} bytes", _EXPECTED, hint)
