@@ -172,7 +172,7 @@ def probable(found: Sequence[Aligned], least: float | None) -> list[Aligned]:
 
 
 def leave(*, failed: bool, improbable: bool) -> None:
-    """Exit with the code that says how the command went, unless all is well."""
+    """Raise the exit with the code that says how the command went, unless all is well."""
     if failed:
         raise typer.Exit(2)
     if improbable:
