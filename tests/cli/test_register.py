@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,7 @@ from PIL import Image
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from tests.viewer.helpers import unpacked
 from vbreg import io, model, pretrained, registration, scale, streaming
-from vbreg.cli import register
+from vbreg.cli import clock, register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
@@ -146,17 +147,25 @@ def test_people_read_the_pose_and_the_evidence(
     for fact in (
         "rotation 90.00 deg",
         "translation 37.42",
-        "inliers 120 of 200 correspondences (60.0 %)",
-        "score 0.500",
+        "inliers 120 of 200 correspondences (60.0 %); RMSE 0.03, score 0.500",
         "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
-        "dropped 1 points of source, not finite",
+        "dropped 1 points of source: not finite",
         "network 0.50",
     ):
         assert fact in said
     names = ("seconds", "read files")
     whole, reading = (float(re.findall(rf"{name} ([0-9.]+)", said)[0]) for name in names)
     assert whole == pytest.approx(reading + 0.75, abs=0.011)  # both are rounded to 0.01
+
+
+def test_the_start_is_told_once_and_apart(
+    run: Run, clouds: tuple[Path, Path], search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "BEGAN", time.perf_counter() - 1234.0)
+    out = run("register", clouds[0], clouds[0], clouds[1]).out
+    assert len(re.findall(r"start +123\d\.\d\d ", out)) == 1
+    assert all(float(each) < 100 for each in re.findall(r"seconds +([0-9.]+)", out))
 
 
 def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
@@ -530,7 +539,9 @@ def judged(result: Registration, probability: float, **more: Any) -> Registratio
 def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     plain = search.result
     search.result = judged(plain, 0.973)
-    assert re.search("verdict +aligned, 97 %", run("register", *clouds).out)
+    said = run("register", *clouds).out
+    assert re.search("verdict +aligned, 97 %", said)
+    assert re.search("overlap +40 % of both clouds", said)
     other = plain.T_target_source.copy()
     other[:3, :3] = np.diag([1.0, -1.0, -1.0]) @ other[:3, :3]
     search.result = judged(plain, 0.6, alternatives=(Alternative(other, 0.35),))

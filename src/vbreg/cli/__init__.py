@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import vbreg.cli.clock  # noqa: F401  # first, since it notes when the program began
 from vbreg.cli import (
     batch,
     benchmark,

@@ -17,6 +17,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_inputs
+from vbreg.cli.clock import load_torch
 from vbreg.cli.console import collected_warnings, print_row, stdout_console
 from vbreg.cli.outputs import (
     Aligned,
@@ -147,24 +148,28 @@ def locate(
     outputs.check(scans, map_path)
     with progress(quiet) as stage:
         stage("start torch")
+        start = load_torch()
         from vbreg.maps import Map
 
+        stage("read map")
+        begin = time.perf_counter()
         place = Map.load(map_path, device=device)
+        loading = time.perf_counter() - begin
 
         def find(path: Path) -> Aligned:
             stage(f"locate {path.name}")
-            return _located(place, path, candidates, outputs.need_clouds)
+            return _located(place, path, candidates, loading, outputs.need_clouds)
 
         found = align_each(scans, find)
     failed, kept = len(found) < len(scans), found
     if found:
-        failed |= not write_poses(outputs, found, map_path, several=several)
+        failed |= not write_poses(outputs, found, map_path, several=several, start=start)
         kept = probable(found, min_probability)
         failed |= not write_clouds(outputs, kept, NO_CLOUD, several)
     leave(failed=failed, improbable=len(kept) < len(found))
 
 
-def _located(place: Map, path: Path, candidates: int, need_cloud: bool) -> Aligned:
+def _located(place: Map, path: Path, candidates: int, loading: float, need_cloud: bool) -> Aligned:
     """Find a scan in the map, and collect the warnings on the way."""
     from vbreg import io
 
@@ -172,7 +177,7 @@ def _located(place: Map, path: Path, candidates: int, need_cloud: bool) -> Align
     with collected_warnings() as said:
         cloud = io.read(path) if need_cloud else NO_CLOUD
         result = place.locate(cloud if need_cloud else path, candidates=candidates)
-    timings = {"locate": time.perf_counter() - start}
+    timings = {"read map": loading, "locate": time.perf_counter() - start}
     return Aligned(path, cloud, result, timings, [*said, *doubts(result, REMEDY)])
 
 

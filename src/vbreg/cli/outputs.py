@@ -24,7 +24,7 @@ from vbreg.cli.console import (
     print_row,
     stdout_console,
 )
-from vbreg.cli.results import print_result, write_json
+from vbreg.cli.results import print_result, print_start, write_json
 from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
 from vbreg.summary import as_json
 from vbreg.types import LIKELY, PointCloud, Registration
@@ -179,8 +179,13 @@ def leave(*, failed: bool, improbable: bool) -> None:
         raise typer.Exit(NOT_PROBABLE)
 
 
-def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool) -> bool:
-    """Write the JSON, print poses and warnings; return whether the JSON could be written."""
+def write_poses(
+    outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool, start: float
+) -> bool:
+    """Write the JSON, print poses and warnings; return whether the JSON could be written.
+
+    `start` are the seconds before the work, which are told once.
+    """
     said = [as_json(a.result, a.timings, a.path, target, a.warnings) for a in found]
     written = True
     if outputs.json_path is not None:
@@ -192,6 +197,7 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
             if several:
                 console.print(f"{aligned.path}", style="bold", soft_wrap=True, markup=False)
             print_result(console, aligned.result, aligned.timings, outputs.roles)
+        print_start(console, start)
         if outputs.json_path is not None and written:
             print_row(console, "wrote", outputs.json_path)
         _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail

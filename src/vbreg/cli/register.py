@@ -21,6 +21,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_inputs
+from vbreg.cli.clock import load_torch
 from vbreg.cli.console import collected_warnings
 from vbreg.cli.constraints import (
     GravityOption,
@@ -262,12 +263,13 @@ def register(
     outputs.check(source, target)
     with progress(quiet) as stage:
         stage("start torch")
+        start = load_torch()
         run = _Run(stage, crops, remove_outliers, options, outputs.need_clouds)
         whole, found = run.align_all(source, target)
         stage("write")
     failed, improbable = len(found) < len(source), False
     if found:
-        failed |= not write_poses(outputs, found, target, several=several)
+        failed |= not write_poses(outputs, found, target, several=several, start=start)
         kept = probable(found, min_probability)
         failed |= not write_clouds(outputs, kept, whole, several)
         failed |= not write_pictures(outputs, found[0], target, whole)
