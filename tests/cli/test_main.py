@@ -49,6 +49,17 @@ def test_help_lists_the_verbs_in_order(run: Run) -> None:
     assert names[: len(VERBS)] == list(VERBS)
 
 
+@pytest.mark.parametrize("group", [[], ["map"]])
+def test_the_list_of_verbs_is_not_cut(
+    run: Run, monkeypatch: pytest.MonkeyPatch, group: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, listed = run(*group, "--help").out.partition("Commands:\n")
+    verbs, _, _ = listed.partition("EXAMPLES")
+    assert verbs
+    assert "..." not in verbs
+
+
 def test_help_does_not_load_torch() -> None:
     code = f"""
 import sys

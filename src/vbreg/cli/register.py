@@ -178,7 +178,7 @@ MinProbabilityOption = Annotated[
 ]
 LatentSeedOption = Annotated[
     int | None,
-    typer.Option("--seed", help="Sample the latent features instead of taking their mean."),
+    typer.Option("--seed", help="For experiments: sample at random. Not needed normally."),
 ]
 
 
@@ -231,7 +231,10 @@ def register(
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the pose of SOURCE, or of each of several, in the frame of TARGET."""
+    """Find the pose of SOURCE in the frame of TARGET.
+
+    Of several sources, each is registered to TARGET, which is read once.
+    """
     several = len(source) > 1
     outputs = Outputs(output, merge, picture, figure, report, json_path, coordinates, quiet)
     crops = [parse_crop(text) for text in crop or []]
