@@ -159,6 +159,16 @@ def test_people_read_the_pose_and_the_evidence(
     assert whole == pytest.approx(reading + 0.75, abs=0.011)  # both are rounded to 0.01
 
 
+def test_a_cloud_to_itself_is_warned_of(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    search.result = judged(search.result, 0.97)
+    said = "SOURCE and TARGET are the same file: is that meant?"
+    assert said in run("register", clouds[0], clouds[0].parent / "." / "source.ply").err
+    assert said in json.loads(run("register", clouds[1], clouds[1], "--json", "-").out)["warnings"]
+    assert run("register", *clouds).err == ""
+
+
 def test_the_start_is_told_once_and_apart(
     run: Run, clouds: tuple[Path, Path], search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,9 +315,11 @@ class _Run:
     def align_all(self, sources: Sequence[Path], target: Path) -> tuple[PointCloud, list[Aligned]]:
         """Return the target and the sources that were registered; of several, one may fail."""
         whole, prepared, seconds = self.read(target, "target")
-        return whole, align_each(sources, lambda path: self.align(path, prepared, seconds))
+        return whole, align_each(sources, lambda path: self.align(path, target, prepared, seconds))
 
-    def align(self, path: Path, target: PointCloud | Path, target_seconds: float) -> Aligned:
+    def align(
+        self, path: Path, target_path: Path, target: PointCloud | Path, target_seconds: float
+    ) -> Aligned:
         """Register one source, and collect the warnings on the way."""
         from vbreg import registration
 
@@ -325,6 +327,8 @@ class _Run:
             cloud, part, seconds = self.read(path, "source")
             result = registration.register(part, target, on_stage=self.stage, **self.options)
         timings = {"read files": seconds + target_seconds, **result.timings}
+        if path.exists() and path.samefile(target_path):
+            said.insert(0, "SOURCE and TARGET are the same file: is that meant?")
         return Aligned(path, cloud, result, timings, [*said, *doubts(result, REMEDY)])
 
 
