@@ -44,6 +44,7 @@ from vbreg.streaming import local_cloud
 from vbreg.types import Alternative, Float64, Registration
 from vbreg.weights_file import FORMAT, checksum, read_weights
 
+ENDING = ".safetensors"
 CANDIDATES = 5  # fragments that a query is registered to
 MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
 MARGIN = 0.15  # of the length of a piece that it shares with the one beside it
@@ -171,8 +172,8 @@ class Map:
     def save(self, path: str | Path) -> None:
         """Write the map to a file (.safetensors), all or nothing."""
         path = Path(path)
-        if path.suffix != ".safetensors":
-            raise FileFormatError(f"{path}: expected the ending .safetensors")
+        if path.suffix != ENDING:
+            raise FileFormatError(f"{path}: expected the ending {ENDING}")
         tensors = {name: tensor.contiguous() for name, tensor in _flat(self.fragments).items()}
         header = {
             "format": FORMAT,
@@ -205,6 +206,11 @@ class Map:
         path = Path(path)
         if not path.is_file():
             raise FileFormatError(f"{path}: no such file; expected a map that vbreg wrote")
+        if path.suffix != ENDING:
+            raise FileFormatError(
+                f"{path}: not a map ({ENDING}); build one first, with `vbreg map build "
+                f"FOLDER|FILE -o map{ENDING}` or Map.build(...).save"
+            )
         header, tensors = read_weights(path)
         about = _checked_header(path, header, tensors)
         compute = descriptor_named(about["descriptor"] if descriptor is None else descriptor)

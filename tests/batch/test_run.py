@@ -19,6 +19,7 @@ from vbreg.batch import BatchSettings, register_table, run
 from vbreg.batch.journal import ResultJournal, content_of, journal_path
 from vbreg.batch.local import Died, Done, LocalPool
 from vbreg.batch.plan import Plan
+from vbreg.batch.record import record_path
 from vbreg.batch.rows import POSE, PairRow, failed, pair_rows
 from vbreg.batch.run import MAX_DEATHS, BatchRun
 from vbreg.batch.tables import Row, read_table
@@ -172,9 +173,32 @@ def test_a_run_goes_on_where_it_stopped(
             every += done
     assert sorted(every) == list(range(6))
     assert [row["id"] for row in read_table(output)] == list("abcdef")
-    with pytest.raises(VBRegError, match="--overwrite"):
-        register_table(table, output, settings=SETTINGS)
     stop = False
+    assert register_table(table, output, settings=SETTINGS, overwrite=True).computed == 6
+
+
+def test_a_finished_table_is_known_by_its_record(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run finds nothing to do; another is refused; without the output all is done anew."""
+    pool = HereAndNow(lambda rows: [failed(row.number, "for the test") for row in rows])
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: pool)
+    output = tmp_path / "poses.csv"
+    first = register_table(table, output, settings=SETTINGS, workers=1)
+    before = output.read_bytes()
+    again = register_table(table, output, settings=SETTINGS, workers=2)
+    assert (again.computed, again.rows, again.counts) == (0, 6, first.counts)
+    assert output.read_bytes() == before
+    with pytest.raises(VBRegError, match=r"a run with voxel_size 0\.1, and this run has 0\.2"):
+        register_table(table, output, settings=BatchSettings(voxel_size=0.2))
+    output.unlink()
+    assert register_table(table, output, settings=SETTINGS, workers=1).computed == 6
+    record_path(output).write_text("{}", encoding="utf-8")
+    with pytest.raises(VBRegError, match="no record of a run"):
+        register_table(table, output, settings=SETTINGS)
+    record_path(output).unlink()
+    with pytest.raises(VBRegError, match="--overwrite it"):
+        register_table(table, output, settings=SETTINGS)
     assert register_table(table, output, settings=SETTINGS, overwrite=True).computed == 6
 
 

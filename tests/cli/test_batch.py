@@ -41,6 +41,18 @@ def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert (given["workers"], given["overwrite"], given["engine"]) == (2, True, "local")
     assert given["pairs"] == Path("pairs.csv")
+    assert run("batch", "pairs.csv", "-o", out, "--require-all").code == 3
+
+
+def test_a_complete_table_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = batch.BatchSummary(3, {"ok": 3}, 0, 0.1, 0, tmp_path / "poses.csv")
+    monkeypatch.setattr(batch, "register_table", lambda *tables, **options: complete)
+    done = run("batch", "pairs.csv", "-o", tmp_path / "poses.csv", "--require-all")
+    assert done.code == 0
+    assert "complete" in done.out
+    assert "wrote" not in done.out
 
 
 def test_a_missing_table_is_told(run: Run, tmp_path: Path) -> None:

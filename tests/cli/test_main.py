@@ -49,6 +49,17 @@ def test_help_lists_the_verbs_in_order(run: Run) -> None:
     assert names[: len(VERBS)] == list(VERBS)
 
 
+@pytest.mark.parametrize("group", [[], ["map"]])
+def test_the_list_of_verbs_is_not_cut(
+    run: Run, monkeypatch: pytest.MonkeyPatch, group: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, listed = run(*group, "--help").out.partition("Commands:\n")
+    verbs, _, _ = listed.partition("EXAMPLES")
+    assert verbs
+    assert "..." not in verbs
+
+
 def test_help_does_not_load_torch() -> None:
     code = f"""
 import sys
@@ -75,6 +86,13 @@ def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     assert outcome.code == 2
     assert "Usage" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("given", [[], ["one.ply"], ["one.ply", "-q"]])
+def test_one_cloud_alone_misses_another(run: Run, given: list[str]) -> None:
+    outcome = run("register", *given)
+    assert outcome.code == 2
+    assert "Missing argument: expected SOURCE and TARGET" in outcome.err
 
 
 def test_ctrl_c_is_quiet(run: Run, clouds: tuple[Path, Path], search: Search) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
-from tests.cli.helpers import Run
+from tests.cli.helpers import Run, Search, assert_one_line
 from tests.test_maps import corner, moved, pose
 from vbreg import io
+from vbreg.errors import VBRegError
 from vbreg.maps import Map
+from vbreg.types import Registration
 
 
 def folder_of_clouds(folder: Path) -> Path:
@@ -30,18 +36,63 @@ def test_a_folder_with_poses_is_built_and_asked(run: Run, tmp_path: Path) -> Non
     assert done.code == 0, done.err
     assert "2 of 2 clouds" in done.out
     io.write(tmp_path / "scan.ply", corner(1, 11))
-    done = run("map", "locate", path, tmp_path / "scan.ply", tmp_path / "none.ply", "--json",
-               "--device", "cpu")  # fmt: skip
-    assert done.code == 2  # of the file that is not there
-    assert "no such file" in done.err
-    found, missing = json.loads(done.out)
-    assert "error" in missing
-    query = corner(1, 11)
-    there = moved(query, np.array(found["T_target_source"]))
-    np.testing.assert_allclose(there, moved(query, pose(1)), atol=0.1)
-    done = run("map", "locate", path, tmp_path / "scan.ply", "--device", "cpu")
-    assert done.code == 0
+    locate = "map", "locate", path, tmp_path / "scan.ply", "--device", "cpu"
+    said, placed = tmp_path / "r.json", tmp_path / "placed.ply"
+    done = run(*locate, "--json", said, "-o", placed)
+    assert done.code == 0, done.err
+    assert "T_target_source maps SCAN points into MAP's frame" in done.out
     assert "verdict" in done.out
+    found = json.loads(said.read_text())
+    there = moved(corner(1, 11), np.array(found["T_target_source"]))
+    np.testing.assert_allclose(there, moved(corner(1, 11), pose(1)), atol=0.1)
+    np.testing.assert_allclose(io.read(placed).points, there, atol=1e-9)
+
+
+@pytest.fixture
+def located(monkeypatch: pytest.MonkeyPatch, search: Search) -> Search:
+    """Put a known pose in the place of the map."""
+
+    def locate(scan: Path, **options: Any) -> Registration:
+        if isinstance(scan, Path) and scan.name == "bad.ply":
+            raise VBRegError(f"{scan}: damaged")
+        return search.result
+
+    monkeypatch.setattr(Map, "load", lambda path, device: SimpleNamespace(locate=locate))
+    return search
+
+
+def test_an_improbable_place_has_the_exit_code_of_register(
+    run: Run, clouds: tuple[Path, Path], located: Search, tmp_path: Path
+) -> None:
+    located.result = replace(located.result, success_probability=0.04, overlap=0.3)
+    placed = tmp_path / "placed.ply"
+    locate = "map", "locate", "m.safetensors", clouds[0], "-o", placed
+    done = run(*locate, "--min-probability", "0.9")
+    assert done.code == 3
+    assert "right with 4.0 %, below --min-probability 0.9" in done.err
+    assert "do not trust this pose, 4 %" in done.err
+    assert not placed.exists()
+    assert run(*locate).code == 0
+    np.testing.assert_array_equal(
+        io.read(placed).points, located.result.apply_to(io.read(clouds[0])).points
+    )
+
+
+def test_json_is_that_of_register(
+    run: Run, clouds: tuple[Path, Path], located: Search, tmp_path: Path
+) -> None:
+    bad = clouds[0].with_name("bad.ply")
+    bad.write_bytes(b"no cloud")
+    locate = "map", "locate", "m.safetensors"
+    one = json.loads(run(*locate, clouds[0], "--json", "-").out)
+    assert set(one) == set(json.loads(run("register", *clouds, "--json", "-").out))
+    done = run(*locate, clouds[0], bad, clouds[1], "--json", "-")
+    assert done.code == 2  # one of them is bad, and the others are there
+    assert "damaged" in done.err
+    assert [each["source"] for each in json.loads(done.out)] == list(map(str, clouds))
+    assert_one_line(run(*locate, clouds[1], "--json", clouds[0]), "expected one of .json")
+    missing = clouds[0].with_name("none.ply")
+    assert_one_line(run(*locate, clouds[0], missing), "none.ply", "no such file")
 
 
 def test_a_map_is_built_from_what_reconstruct_says(run: Run, tmp_path: Path) -> None:
@@ -86,11 +137,14 @@ def test_both_verbs_show_examples(run: Run) -> None:
 
 def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    io.write(tmp_path / "scan.ply", np.eye(3))
     for arguments, message in (
         (("build", tmp_path / "empty", "-o", tmp_path / "m.safetensors"), "no clouds"),
         (("build", tmp_path / "none.ply", "-o", tmp_path / "m.safetensors"), "no such file"),
         (("build", tmp_path / "empty", "-o", tmp_path / "m.npz"), ""),
         (("locate", tmp_path / "none.safetensors", tmp_path / "a.ply"), "no such file"),
+        (("locate", tmp_path / "scan.ply", tmp_path / "scan.ply"), "not a map"),
+        (("locate", tmp_path / "scan.ply", tmp_path / "scan.ply"), "`vbreg map build "),
     ):
         done = run("map", *arguments)
         assert done.code == 2

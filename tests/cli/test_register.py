@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,7 @@ from PIL import Image
 from tests.cli.helpers import Outcome, Run, Search, assert_one_line, known_pose
 from tests.viewer.helpers import unpacked
 from vbreg import io, model, pretrained, registration, scale, streaming
-from vbreg.cli import register
+from vbreg.cli import clock, register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
 from vbreg.matching import MAX_CORRESPONDENCES
@@ -147,8 +148,7 @@ def test_people_read_the_pose_and_the_evidence(
     for fact in (
         "rotation 90.00 deg",
         "translation 37.42",
-        "inliers 120 of 200 correspondences (60.0 %)",
-        "score 0.500",
+        "inliers 120 of 200 correspondences (60.0 %); RMSE 0.03, score 0.500",
         "uncertainty 0.99 deg and 0.035 (one standard deviation, at the inliers)",
         "voxel size 0.05, estimated",
         "dropped 1 points of source: not finite",
@@ -158,6 +158,25 @@ def test_people_read_the_pose_and_the_evidence(
     names = ("seconds", "read files")
     whole, reading = (float(re.findall(rf"{name} ([0-9.]+)", said)[0]) for name in names)
     assert whole == pytest.approx(reading + 0.75, abs=0.011)  # both are rounded to 0.01
+
+
+def test_a_cloud_to_itself_is_warned_of(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    search.result = judged(search.result, 0.97)
+    said = "SOURCE and TARGET are the same file: is that meant?"
+    assert said in run("register", clouds[0], clouds[0].parent / "." / "source.ply").err
+    assert said in json.loads(run("register", clouds[1], clouds[1], "--json", "-").out)["warnings"]
+    assert run("register", *clouds).err == ""
+
+
+def test_the_start_is_told_once_and_apart(
+    run: Run, clouds: tuple[Path, Path], search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "BEGAN", time.perf_counter() - 1234.0)
+    out = run("register", clouds[0], clouds[0], clouds[1]).out
+    assert len(re.findall(r"start +123\d\.\d\d ", out)) == 1
+    assert all(float(each) < 100 for each in re.findall(r"seconds +([0-9.]+)", out))
 
 
 def test_json_on_stdout_is_only_json(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
@@ -418,8 +437,42 @@ def test_several_sources_to_one_target(
     run("register", source, tmp_path / "scan.ptx", target, "-o", tmp_path / "out")
     assert len(io.read(tmp_path / "out" / "scan.ptx.ply")) == 1  # a format that is only read
     assert "expected a folder" in run(*command, "-o", tmp_path / "out.ply").err
+    assert "expected a folder" in run(*command, "-o", source).err
     for option, name in (("--picture", "p.png"), ("--figure", "f.svg"), ("--report", "r.html")):
         assert "it shows one source" in run(*command, option, tmp_path / name).err
+
+
+def test_a_folder_takes_the_moved_clouds_under_their_names(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path
+) -> None:
+    source, target = clouds
+    new = tmp_path / "new"
+    outcome = run("register", source, target, "-o", f"{new}/")
+    assert_one_line(outcome, "no ending and no folder", f"{new}.ply")
+    assert not new.exists()
+    new.mkdir()
+    assert run("register", source, target, "-o", new).code == 0
+    np.testing.assert_array_equal(
+        io.read(new / source.name).points, search.result.apply_to(io.read(source)).points
+    )
+    assert_one_line(run("register", source, target, "-o", source.parent), "is an input")
+    other = source.with_name("other.ply")
+    other.write_bytes(source.read_bytes())
+    newer = tmp_path / "newer"
+    command = ["register", source, other, target, "-o", newer]
+    assert_one_line(run(*command, "--json", "r.foo"), ".json")
+    assert not newer.exists()  # made only if nothing else is wrong
+    assert run(*command).code == 0
+    assert {path.name for path in newer.iterdir()} == {"source.ply", "other.ply"}
+    assert_one_line(run(*command[:-1], newer / "no" / "such"), "does not exist; create it")
+
+
+def test_a_missing_file_of_several_is_told_before_the_work(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    missing = clouds[0].with_name("missing.ply")
+    assert_one_line(run("register", clouds[0], missing, clouds[1]), "missing.ply", "no such file")
+    assert search.options is None
 
 
 def test_merged_clouds_keep_what_all_have(
@@ -497,7 +550,9 @@ def judged(result: Registration, probability: float, **more: Any) -> Registratio
 def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     plain = search.result
     search.result = judged(plain, 0.973)
-    assert re.search("verdict +aligned, 97 %", run("register", *clouds).out)
+    said = run("register", *clouds).out
+    assert re.search("verdict +aligned, 97 %", said)
+    assert re.search("overlap +40 % of both clouds", said)
     other = plain.T_target_source.copy()
     other[:3, :3] = np.diag([1.0, -1.0, -1.0]) @ other[:3, :3]
     search.result = judged(plain, 0.6, alternatives=(Alternative(other, 0.35),))

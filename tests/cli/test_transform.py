@@ -29,6 +29,20 @@ def test_there_and_back(run: Run, clouds: tuple[Path, Path], pose: Path, tmp_pat
     np.testing.assert_allclose(io.read(tmp_path / "back.ply").points, source.points, atol=1e-9)
 
 
+def test_a_scan_chooses_its_pose(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
+    poses = tmp_path / "poses.json"
+    names = {"target.ply": np.eye(4), "source.ply": known_pose()}
+    scans = [{"name": name, "T_world_scan": T.tolist()} for name, T in names.items()]
+    poses.write_text(json.dumps({"scans": scans}))
+    move = "transform", clouds[0], poses, "-o", tmp_path / "moved.ply"
+    assert_one_line(run(*move), "it holds 2 poses", "--scan", "0 target.ply, 1 source.ply")
+    assert run(*move, "--scan", "source.ply").code == 0
+    expected = io.read(clouds[0]).transformed(known_pose()).points
+    np.testing.assert_allclose(io.read(tmp_path / "moved.ply").points, expected, atol=1e-12)
+    convert = "transform", clouds[0], "-o", tmp_path / "b.ply", "--scan", "0"
+    assert_one_line(run(*convert), "--scan 0 without POSE")
+
+
 def test_without_a_pose_it_converts(run: Run, tmp_path: Path) -> None:
     cloud = PointCloud(np.eye(3), faces=np.array([[0, 1, 2]]))
     io.write(tmp_path / "a.ply", cloud)
@@ -52,7 +66,11 @@ def test_another_frame_has_no_reference_system(run: Run, pose: Path, tmp_path: P
 def test_mistakes_are_one_line(run: Run, clouds: tuple[Path, Path], tmp_path: Path) -> None:
     out = ["-o", tmp_path / "a.ply"]
     missing = tmp_path / "none.json"
-    assert_one_line(run("transform", clouds[0], missing, *out), "none.json", "no such file")
+    assert_one_line(
+        run("transform", clouds[0], missing, *out),
+        "none.json",
+        "no such file; expected an existing file with a pose",
+    )
     missing.write_text("{}")
     assert_one_line(run("transform", clouds[0], missing, *out), "T_target_source")
     assert_one_line(run("transform", clouds[0], "-o", clouds[0]), "is an input")

@@ -38,7 +38,7 @@ class ResultJournal:
         self.counts: dict[str, int] = {}  # rows by their status
         as_it_is = getattr(os, "O_BINARY", 0)  # Windows would end lines in another way
         self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | as_it_is, 0o644)
-        self.size = self._read(json.loads(json.dumps(header)))
+        self.size = self._read(header)
         os.ftruncate(self._handle, self.size)
         if self.size == 0:
             self._append(line_of(header))
@@ -86,14 +86,14 @@ class ResultJournal:
     def _count(self, row: Row) -> None:
         self.counts[row["status"]] = self.counts.get(row["status"], 0) + 1
 
-    def _read(self, header: dict[str, Any]) -> int:
+    def _read(self, header: Mapping[str, Any]) -> int:
         """Note where every whole line begins; return where the last of them ends."""
         at = good = 0
         with self.path.open("rb") as file:
             for line in file:
                 row = content_of(line)
                 if at == 0 and row is not None:
-                    self._check(row, header)
+                    check_same_run(self.path, row, header)
                 elif row is not None and row["row"] not in self.places:
                     self.places[row["row"]] = at
                     self._count(row)
@@ -104,14 +104,17 @@ class ResultJournal:
                     break  # without a first line nothing is known of the others
         return good
 
-    def _check(self, found: dict[str, Any], expected: dict[str, Any]) -> None:
-        for key in sorted(set(found) | set(expected)):
-            if found.get(key) != expected.get(key):
-                raise VBRegError(
-                    f"{self.path} is of a run with {key} {_shown(found.get(key))}, and this run "
-                    f"has {_shown(expected.get(key))}: choose another output, or begin anew with "
-                    "--overwrite"
-                )
+
+def check_same_run(path: Path, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    """Raise an error unless what a file says of its run is what this run is about."""
+    expected = json.loads(json.dumps(header))  # as a file holds it
+    for key in sorted(set(found) | set(expected)):
+        if found.get(key) != expected.get(key):
+            raise VBRegError(
+                f"{path} is of a run with {key} {_shown(found.get(key))}, and this run "
+                f"has {_shown(expected.get(key))}: choose another output, or begin anew with "
+                "--overwrite"
+            )
 
 
 def _shown(value: object) -> str:

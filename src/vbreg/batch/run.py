@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from vbreg.backends import devices
 from vbreg.batch.journal import ResultJournal, journal_path
 from vbreg.batch.local import Died, LocalPool, Pool
 from vbreg.batch.plan import Plan
+from vbreg.batch.record import finished_counts, record_path, write_record
 from vbreg.batch.rows import RESULTS, BatchSettings, PairRow, failed, fingerprint, pair_rows
 from vbreg.batch.tables import Row, check_ending, column_types, pyarrow, read_table, write_table
 from vbreg.descriptors import descriptor_named
@@ -56,7 +57,8 @@ def register_table(
     `engine` is 'local' (a process for every GPU of this machine, or for every core) or 'ray' (an
     actor for every GPU or core of the cluster at `address`, or of this machine). A row that fails
     says why; it does not end the run. A run that was killed goes on where it stopped when it is
-    called again: its journal lies beside the output until that is complete.
+    called again: its journal lies beside the output until that is complete. Then a record lies
+    there, by which the same call finds that nothing is left to do.
     """
     pairs, output = Path(pairs), Path(output)
     settings = settings or BatchSettings()
@@ -68,6 +70,8 @@ def register_table(
     _check_output(output, pairs, overwrite)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
     start = time.perf_counter()
+    if (counts := _finished(output, header)) is not None:
+        return BatchSummary(len(rows), counts, 0, time.perf_counter() - start, 0, output)
     journal = ResultJournal(journal_path(output), header)
     try:
         left = [row for row in rows if row.number not in journal]
@@ -78,6 +82,7 @@ def register_table(
         _finish(output, table, journal)
     finally:
         journal.close()
+    write_record(output, header, journal.counts)
     journal.path.unlink()
     seconds = time.perf_counter() - start
     return BatchSummary(len(rows), journal.counts, len(left), seconds, used, output)
@@ -98,13 +103,21 @@ def _check_output(output: Path, pairs: Path, overwrite: bool) -> None:
         pyarrow("writing")
     if not output.absolute().parent.is_dir():
         raise VBRegError(f"{output}: the folder {output.parent} does not exist; create it")
-    journal = journal_path(output)
     if output.exists() and output.samefile(pairs):
         raise VBRegError(f"{output} is the input: choose another name for the result")
+    earlier = journal_path(output), record_path(output)
     if overwrite:
-        journal.unlink(missing_ok=True)
-    elif output.exists() and not journal.exists():
+        for path in earlier:
+            path.unlink(missing_ok=True)
+    elif output.exists() and not any(path.exists() for path in earlier):
         raise VBRegError(f"{output} exists: choose another name, or --overwrite it")
+
+
+def _finished(output: Path, header: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the rows by their status where the same run has finished; None where it has not."""
+    if journal_path(output).exists() or not output.exists():
+        return None
+    return finished_counts(output, header)
 
 
 Opener: TypeAlias = Callable[[int | None, int], Pool]  # of the workers wanted, and the rows left

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import vbreg.cli.clock  # noqa: F401  # first, since it notes when the program began
 from vbreg.cli import (
     batch,
     benchmark,
@@ -47,7 +48,8 @@ for _verb, _examples in (
     (benchmark.benchmark, benchmark.EXAMPLES),
     (experiment.experiment, experiment.EXAMPLES),
 ):
-    app.command(epilog=_examples)(_verb)
+    _class = register.RegisterCommand if _verb is register.register else None
+    app.command(epilog=_examples, cls=_class)(_verb)
 app.add_typer(map_app, name="map")
 
 

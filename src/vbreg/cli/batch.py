@@ -29,9 +29,11 @@ EXAMPLES = examples(
     "vbreg batch pairs.csv -o poses.csv",
     "vbreg batch pairs.csv -o poses.parquet --preset outdoor --workers 8",
     "vbreg batch pairs.jsonl -o poses.jsonl --min-probability 0.95 --device cuda",
+    "vbreg batch pairs.csv -o poses.csv --require-all || echo some pairs are not sure",
     "vbreg batch pairs.parquet -o poses.parquet --engine ray --address auto",
 )
 MEGABYTE = 2**20
+NOT_ALL = 3  # the exit code where not all rows are ok, if that is asked for
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 EngineName = Literal["local", "ray"]
@@ -69,6 +71,14 @@ MemoryOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
 ]
+RequireAllOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-all",
+        help=f"Exit with {NOT_ALL} where a row is doubtful or failed. Left out, such rows are told "
+        "in the table alone, and the exit code is 0.",
+    ),
+]
 
 
 def batch(
@@ -90,11 +100,13 @@ def batch(
     min_probability: MinProbabilityOption = 0.9,
     memory: MemoryOption = 1024,
     overwrite: OverwriteOption = False,
+    require_all: RequireAllOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Register every pair of a table: one row in, one row out, in the same order.
+    """Register every pair of a table: a row in, a row out.
 
-    The same command goes on after a stop. A row that fails says why, and the others go on.
+    Rows keep their order. The same command goes on after a stop, and does nothing where all is
+    done. A row that fails says why, and the others go on; the exit code is 0 all the same.
     """
     from vbreg.batch import BatchSettings, register_table
 
@@ -124,12 +136,17 @@ def batch(
     )
     if not quiet:
         _print(stdout_console(), done)
+    if require_all and done.counts.get("ok", 0) < done.rows:
+        raise typer.Exit(NOT_ALL)
 
 
 def _print(console: Console, done: BatchSummary) -> None:
     """Print what was done, for people."""
     said = ", ".join(f"{count} {status}" for status, count in sorted(done.counts.items()))
     print_row(console, "pairs", f"{done.rows}: {said or 'none'}")
+    if done.rows and not done.computed:
+        print_row(console, "complete", f"{done.output}, nothing was left; --overwrite begins anew")
+        return
     if done.computed < done.rows:
         print_row(console, "known before", str(done.rows - done.computed))
     if done.computed:

@@ -103,9 +103,10 @@ def benchmark(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
 ) -> None:
-    """Run methods on the same matches of many pairs, and report how often each is right.
+    """Compare methods on the pairs of a data set.
 
-    Poses are kept in the output folder as they are found: the same command goes on after a stop.
+    All have the same matches; it is reported how often each is right. Poses are kept in the output
+    folder as they are found: the same command goes on after a stop.
     """
     from vbreg.benchmark.predict import predict
     from vbreg.benchmark.problems import Settings

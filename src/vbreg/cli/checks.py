@@ -31,8 +31,12 @@ def check_outputs(
     network: Path | None = None,
     json_path: str | None = None,
     inputs: Sequence[Path] = (),
+    new_folder: Path | None = None,
 ) -> None:
-    """Raise an error unless every result can be written and none goes over one of the inputs."""
+    """Raise an error unless every result can be written and none goes over one of the inputs.
+
+    Results may go to `new_folder` if it can be made where there is none.
+    """
     from vbreg import figure as figures
     from vbreg import render
 
@@ -58,7 +62,7 @@ def check_outputs(
         _check_ending(Path(json_path), [".json"])
         written.append(Path(json_path))
     for path in written:
-        _check_place(path, inputs)
+        _check_place(path, inputs, new_folder)
     places = [path.absolute() for path in written]
     twice = next((path for path in places if places.count(path) > 1), None)
     if twice is not None:
@@ -77,25 +81,27 @@ def _check_cloud_format(path: Path) -> None:
             io.write(Path(folder) / f"probe{path.suffix}", PointCloud(np.zeros((1, 3))))
 
 
-def _check_place(path: Path, inputs: Sequence[Path]) -> None:
+def _check_place(path: Path, inputs: Sequence[Path], new_folder: Path | None) -> None:
     """Raise an error unless a file can be put at `path` without losing an input."""
+    parent = path.parent
     try:
         over = path.exists() and any(kept.exists() and path.samefile(kept) for kept in inputs)
-        missing = not path.parent.is_dir()
+        if parent == new_folder and not parent.exists():
+            parent = parent.parent  # where the folder is made
+        missing = not parent.is_dir()
     except (OSError, ValueError) as exc:  # a name of 300 characters, or with a NUL in it
         reason = getattr(exc, "strerror", None) or str(exc)
         raise FileFormatError(f"cannot write {path}: {reason}; choose another name") from exc
     if over:
         raise FileFormatError(f"{path} is an input: choose another name for the result")
     if missing:
-        raise FileFormatError(f"{path}: the folder {path.parent} does not exist; create it")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise FileFormatError(f"{path}: the folder {parent} does not exist; create it")
+    if path.is_dir() or not os.access(parent, os.W_OK):
         raise FileFormatError(f"cannot write {path}: choose a file in a folder of yours")
 
 
 def _check_ending(path: Path, endings: Sequence[str]) -> None:
     """Raise an error unless the path has one of the endings, in capitals or not."""
     if path.suffix.lower() not in endings:
-        raise FileFormatError(
-            f"{path}: unknown ending '{path.suffix}', expected one of {', '.join(endings)}"
-        )
+        found = f"unknown ending '{path.suffix}'" if path.suffix else "no ending"
+        raise FileFormatError(f"{path}: {found}, expected one of {', '.join(endings)}")

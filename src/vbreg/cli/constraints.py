@@ -16,8 +16,8 @@ GravityOption = Annotated[
     str | None,
     typer.Option(
         metavar="x|y|z|X,Y,Z",
-        help="Up in the frames of the scans, which the pose then turns about alone; six numbers "
-        "for one direction each, SOURCE before TARGET.",
+        help="Up direction of the scans; the pose then rotates only about it. A wrong direction "
+        "gives a wrong pose. Six numbers are one direction each, SOURCE before TARGET.",
     ),
 ]
 GuessOption = Annotated[
@@ -32,7 +32,8 @@ MaxTranslationOption = Annotated[
     float | None,
     typer.Option(
         metavar="LENGTH",
-        help="How far the middle of SOURCE may be from where the guess puts it, or move at all.",
+        help="Largest shift of the middle of SOURCE, which is not the last column of the matrix. "
+        "With --guess: from where the guess puts it.",
     ),
 ]
 MaxRotationOption = Annotated[

@@ -9,8 +9,9 @@ import typer
 
 from vbreg.cli.app import DeviceOption, examples
 from vbreg.cli.checks import check_outputs
+from vbreg.cli.clock import load_torch
 from vbreg.cli.console import complain, print_row, stdout_console
-from vbreg.cli.results import print_result
+from vbreg.cli.results import print_result, print_start
 from vbreg.progress import progress
 from vbreg.summary import pose_difference
 
@@ -32,6 +33,7 @@ def demo(
     check_outputs(picture=picture)
     with progress() as stage:
         stage("start torch")
+        start = load_torch()
         from vbreg import demo as pair
         from vbreg import registration, render
 
@@ -45,6 +47,7 @@ def demo(
     degrees, metres = pose_difference(result.T_target_source, T_truth)
     console = stdout_console()
     print_result(console, result, result.timings)
+    print_start(console, start)
     print_row(console, "wrote", str(picture))
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")
     if degrees > MAX_DEGREES or metres > MAX_METRES:

@@ -35,11 +35,11 @@ def export(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the network that tells right matches from wrong ones as an ONNX file.
+    """Write the network as an ONNX file.
 
-    Needs `pip install 'vbreg[onnx]'` and takes about half a minute. Inputs are source and target
-    (N, 3), each about its mean and in inlier thresholds, for any N; outputs are logits (N,) and
-    features.
+    It tells right matches from wrong ones. The export needs `pip install 'vbreg[onnx]'` and takes
+    about half a minute. Inputs are source and target (N, 3), each about its mean and in inlier
+    thresholds, for any N; outputs are logits (N,) and features.
     """
     check_outputs(network=output)
     with progress(quiet) as stage:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
 
-from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.app import (
+    CoordinatesOption,
+    DeviceOption,
+    QuietOption,
+    VoxelSizeOption,
+    examples,
+)
 from vbreg.cli.checks import check_inputs
-from vbreg.cli.console import complain, print_row, stdout_console
-from vbreg.cli.register import DescriptorOption, PresetOption
+from vbreg.cli.clock import load_torch
+from vbreg.cli.console import collected_warnings, print_row, stdout_console
+from vbreg.cli.outputs import (
+    Aligned,
+    Outputs,
+    align_each,
+    doubts,
+    leave,
+    probable,
+    write_clouds,
+    write_poses,
+)
+from vbreg.cli.register import DescriptorOption, JsonOption, MinProbabilityOption, PresetOption
 from vbreg.errors import VBRegError
 from vbreg.progress import progress
-from vbreg.summary import as_json
-from vbreg.types import LIKELY
+from vbreg.types import PointCloud
+
+if TYPE_CHECKING:
+    from vbreg.maps import Map
+
+NO_CLOUD = PointCloud(np.empty((0, 3)))  # in place of one that nobody needs
+REMEDY = "it may lie elsewhere, or try more --candidates"  # where a pose is improbable
 
 map_app = typer.Typer(
     help="Describe a map once, and find scans in it.",
@@ -36,7 +58,8 @@ BUILD_EXAMPLES = examples(
 )
 LOCATE_EXAMPLES = examples(
     "vbreg map locate map.safetensors scan.ply",
-    "vbreg map locate map.safetensors *.pcd --json | jq '.[].T_target_source'",
+    "vbreg map locate map.safetensors scan.ply -o scan_in_map.ply --min-probability 0.9",
+    "vbreg map locate map.safetensors *.pcd --json - | jq '.[].T_target_source'",
 )
 
 
@@ -98,51 +121,64 @@ def build(
 def locate(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="What `vbreg map build` wrote.")],
     scans: Annotated[list[Path], typer.Argument(metavar="SCAN...", help="Clouds to find in it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write the whole scan in the map's frame: a file, or a folder, as for several "
+            "scans.",
+        ),
+    ] = None,
+    json_path: JsonOption = None,
+    coordinates: CoordinatesOption = None,
     candidates: Annotated[
         int, typer.Option(min=1, help="Fragments that a scan is registered to, at most.")
     ] = 5,
-    json_: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+    min_probability: MinProbabilityOption = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
 ) -> None:
     """Find the pose of each scan in a map."""
-    told: list[dict[str, Any]] = []
+    several = len(scans) > 1
+    outputs = Outputs(
+        *(output, None, None, None, None, json_path, coordinates, quiet), roles=("SCAN", "MAP")
+    )
+    check_inputs(*scans)
+    outputs.check(scans, map_path)
     with progress(quiet) as stage:
         stage("start torch")
+        start = load_torch()
         from vbreg.maps import Map
 
+        stage("read map")
+        begin = time.perf_counter()
         place = Map.load(map_path, device=device)
-        for path in scans:
+        loading = time.perf_counter() - begin
+
+        def find(path: Path) -> Aligned:
             stage(f"locate {path.name}")
-            try:
-                check_inputs(path)
-                start = time.perf_counter()
-                result = place.locate(path, candidates=candidates)
-                seconds = time.perf_counter() - start
-                told.append(as_json(result, {"locate": seconds}, path, map_path))
-            except VBRegError as error:
-                told.append({"source": str(path), "target": str(map_path), "error": str(error)})
-    if json_:
-        print(json.dumps(told, indent=2))
-    for each in told:
-        if "error" in each:
-            complain("error", each["error"])
-        elif not json_:
-            _print(each)
-    if any("error" in each for each in told):
-        raise typer.Exit(2)
+            return _located(place, path, candidates, loading, outputs.need_clouds)
+
+        found = align_each(scans, find)
+    failed, kept = len(found) < len(scans), found
+    if found:
+        failed |= not write_poses(outputs, found, map_path, several=several, start=start)
+        kept = probable(found, min_probability)
+        failed |= not write_clouds(outputs, kept, NO_CLOUD, several)
+    leave(failed=failed, improbable=len(kept) < len(found))
 
 
-def _print(found: dict[str, Any]) -> None:
-    """Print where a scan is."""
-    console = stdout_console()
-    console.print(found["source"], style="bold", soft_wrap=True, markup=False)
-    for row in found["T_target_source"]:
-        console.print("  " + "  ".join(f"{value:12.6f}" for value in row), soft_wrap=True)
-    print_row(console, "verdict", found["verdict"])
-    print_row(console, "seconds", f"{found['timings']['locate']:.2f}")
-    if (found["success_probability"] or 0.0) < LIKELY:
-        complain("warning", f"{found['source']}: {found['verdict']}")
+def _located(place: Map, path: Path, candidates: int, loading: float, need_cloud: bool) -> Aligned:
+    """Find a scan in the map, and collect the warnings on the way."""
+    from vbreg import io
+
+    start = time.perf_counter()
+    with collected_warnings() as said:
+        cloud = io.read(path) if need_cloud else NO_CLOUD
+        result = place.locate(cloud if need_cloud else path, candidates=candidates)
+    timings = {"read map": loading, "locate": time.perf_counter() - start}
+    return Aligned(path, cloud, result, timings, [*said, *doubts(result, REMEDY)])
 
 
 class PlacedClouds(NamedTuple):

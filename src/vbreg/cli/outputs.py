@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import typer
 
+from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import (
     collected_warnings,
     complain,
@@ -22,10 +24,12 @@ from vbreg.cli.console import (
     print_row,
     stdout_console,
 )
-from vbreg.cli.results import print_result, write_json
-from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.cli.results import print_result, print_start, write_json
+from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
 from vbreg.summary import as_json
-from vbreg.types import PointCloud, Registration
+from vbreg.types import LIKELY, PointCloud, Registration
+
+NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Making:
 class Outputs:
     """Where the results go."""
 
-    output: Path | None  # a file, or a folder for several sources
+    output: Path | None  # a file, or a folder, as for several sources
     merge: Path | None
     picture: Path | None
     figure: Path | None
@@ -68,6 +72,7 @@ class Outputs:
     json_path: str | None
     coordinates: Literal["float32", "float64", "shifted"] | None
     quiet: bool
+    roles: tuple[str, str] = ("SOURCE", "TARGET")  # as the verb calls its arguments
 
     def clouds(self, sources: Sequence[Path]) -> list[Path]:
         """Return the files of moved clouds, one a source, and the merged one."""
@@ -75,15 +80,54 @@ class Outputs:
         moved = [] if self.output is None else [self.moved(path, several) for path in sources]
         return [*moved, *([] if self.merge is None else [self.merge])]
 
+    def check(self, sources: Sequence[Path], target: Path) -> None:
+        """Raise an error where something is wrong with the paths, before any work begins.
+
+        If all is well, the folder for several sources is made where there is none.
+        """
+        several = len(sources) > 1
+        for name in ("picture", "figure", "report"):
+            if several and (path := getattr(self, name)) is not None:
+                raise FileFormatError(f"--{name} {path}: it shows one source; give one")
+        folder = self._folder(len(sources))
+        check_outputs(
+            clouds=self.clouds(sources),
+            picture=self.picture,
+            figure=self.figure,
+            report=self.report,
+            json_path=self.json_path,
+            inputs=(*sources, target),
+            new_folder=folder,
+        )
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+
+    def _folder(self, sources: int) -> Path | None:
+        """Return the folder for several sources; raise where -o can be none, or neither."""
+        output = self.output
+        if output is None or output.is_dir() or (sources == 1 and output.suffix):
+            return output if sources > 1 else None
+        if sources == 1:
+            raise FileFormatError(
+                f"-o {output}: no ending and no folder; give a file such as {output}.ply, or "
+                "create the folder"
+            )
+        if output.exists() or output.suffix:
+            raise FileFormatError(
+                f"-o {output}: expected a folder for the {sources} sources; create it, or choose "
+                "a name without an ending"
+            )
+        return output
+
     def moved(self, path: Path, several: bool) -> Path:
         """Return where a source goes once it is moved.
 
-        Of several it is a file of the same name, or a .ply where its format is only read.
+        In a folder it is a file of the same name, or a .ply where its format is only read.
         """
         from vbreg.io import FORMATS
 
         assert self.output is not None
-        if not several:
+        if not several and not self.output.is_dir():
             return self.output
         written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
         return self.output / (path.name if written else f"{path.name}.ply")
@@ -99,8 +143,49 @@ class Outputs:
         return not self.quiet and self.json_path != "-"
 
 
-def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool) -> bool:
-    """Write the JSON, print poses and warnings; return whether the JSON could be written."""
+def align_each(paths: Sequence[Path], align: Callable[[Path], Aligned]) -> list[Aligned]:
+    """Return what could be aligned; of several, one may fail."""
+    found = []
+    for path in paths:
+        try:
+            found.append(align(path))
+        except VBRegError as error:
+            if len(paths) == 1:
+                raise
+            complain("error", str(error))
+    return found
+
+
+def doubts(result: Registration, remedy: str) -> list[str]:
+    """Say why not to trust a pose and what to do; nothing where it is probable and fixed."""
+    p = result.success_probability
+    if p is not None and p < LIKELY:
+        return [f"{result.verdict}; {remedy}"]
+    if result.determined and p is not None:
+        return []
+    return list(result.reasons)
+
+
+def probable(found: Sequence[Aligned], least: float | None) -> list[Aligned]:
+    """Return what is as probable as asked for, and say of the others that they are not."""
+    return [aligned for aligned in found if not (least and _improbable(aligned, least))]
+
+
+def leave(*, failed: bool, improbable: bool) -> None:
+    """Raise the exit with the code that says how the command went, unless all is well."""
+    if failed:
+        raise typer.Exit(2)
+    if improbable:
+        raise typer.Exit(NOT_PROBABLE)
+
+
+def write_poses(
+    outputs: Outputs, found: Sequence[Aligned], target: Path, *, several: bool, start: float
+) -> bool:
+    """Write the JSON, print poses and warnings; return whether the JSON could be written.
+
+    `start` are the seconds before the work, which are told once.
+    """
     said = [as_json(a.result, a.timings, a.path, target, a.warnings) for a in found]
     written = True
     if outputs.json_path is not None:
@@ -111,7 +196,8 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
         for aligned in found:
             if several:
                 console.print(f"{aligned.path}", style="bold", soft_wrap=True, markup=False)
-            print_result(console, aligned.result, aligned.timings)
+            print_result(console, aligned.result, aligned.timings, outputs.roles)
+        print_start(console, start)
         if outputs.json_path is not None and written:
             print_row(console, "wrote", outputs.json_path)
         _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail
@@ -122,9 +208,9 @@ def write_poses(outputs: Outputs, found: Sequence[Aligned], target: Path, *, sev
 
 
 def write_clouds(
-    outputs: Outputs, found: Sequence[Aligned], target: Path, cloud: PointCloud, several: bool
+    outputs: Outputs, found: Sequence[Aligned], cloud: PointCloud, several: bool
 ) -> bool:
-    """Write moved clouds and the merged cloud; return whether all could be."""
+    """Write moved clouds, and one merged with the target's cloud; return whether all could be."""
     from vbreg import io
 
     moved = [replace(a.result.apply_to(a.cloud), crs=cloud.crs) for a in found]
@@ -182,6 +268,20 @@ def write_report(
         viewer.write_report(report, scene)
 
     return _write(outputs, [(report, write)])
+
+
+def _improbable(aligned: Aligned, least: float) -> bool:
+    """Tell whether a pose is less probable than asked for, and say so."""
+    p = aligned.result.success_probability
+    if p is not None and p >= least:
+        return False
+    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
+    complain(
+        "error",
+        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
+        "written",
+    )
+    return True
 
 
 def _write(outputs: Outputs, jobs: Sequence[tuple[Path, Callable[[], object]]]) -> bool:

@@ -116,9 +116,10 @@ def reconstruct(
     coordinates: CoordinatesOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the poses of all scans in FOLDER and put them into one frame.
+    """Put all scans of FOLDER into one frame.
 
-    Scans that do not connect to the others are told, and stay in frames of their own.
+    Their poses are found from the scans alone, in any order. Scans that do not connect to the
+    others are told, and stay in frames of their own.
     """
     files = _check(folder, [output] if output else [], poses or [], report, work, thin)
     from vbreg import scenes

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from typer.core import TyperCommand
 
 from vbreg.cli.app import (
     CoordinatesOption,
@@ -19,8 +20,9 @@ from vbreg.cli.app import (
     command_line,
     examples,
 )
-from vbreg.cli.checks import check_inputs, check_outputs
-from vbreg.cli.console import collected_warnings, complain
+from vbreg.cli.checks import check_inputs
+from vbreg.cli.clock import load_torch
+from vbreg.cli.console import collected_warnings
 from vbreg.cli.constraints import (
     GravityOption,
     GuessOption,
@@ -32,19 +34,24 @@ from vbreg.cli.constraints import (
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import (
+    NOT_PROBABLE,
     Aligned,
     Making,
     Outputs,
+    align_each,
+    doubts,
+    leave,
+    probable,
     write_clouds,
     write_pictures,
     write_poses,
     write_report,
 )
-from vbreg.errors import FileFormatError, VBRegError
+from vbreg.errors import VBRegError
 from vbreg.progress import progress
-from vbreg.types import LIKELY, PointCloud, Registration
+from vbreg.types import PointCloud
 
-NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
+REMEDY = "look at --report, or try another --voxel-size"  # where a pose is improbable
 
 EXAMPLES = examples(
     "vbreg register source.ply target.ply",
@@ -77,7 +84,8 @@ OutputOption = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Write the whole source in the target's frame; for several sources, a folder.",
+        help="Write the whole source in the target's frame: a file, or a folder, in which it keeps "
+        "its name. Several sources need a folder, which is made where there is none.",
     ),
 ]
 MergeOption = Annotated[
@@ -170,8 +178,24 @@ MinProbabilityOption = Annotated[
 ]
 LatentSeedOption = Annotated[
     int | None,
-    typer.Option("--seed", help="Sample the latent features instead of taking their mean."),
+    typer.Option("--seed", help="For experiments: sample at random. Not needed normally."),
 ]
+
+
+class RegisterCommand(TyperCommand):
+    """The command, which says what is missing where one cloud is given alone.
+
+    That one counts as TARGET, so that the parser would miss a SOURCE.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is not None and error.param.name == "source":
+                ctx.fail("Missing argument: expected SOURCE and TARGET, two clouds or more.")
+            raise
 
 
 def register(
@@ -207,7 +231,10 @@ def register(
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the pose of SOURCE, or of each of several, in the frame of TARGET."""
+    """Find the pose of SOURCE in the frame of TARGET.
+
+    Of several sources, each is registered to TARGET, which is read once.
+    """
     several = len(source) > 1
     outputs = Outputs(output, merge, picture, figure, report, json_path, coordinates, quiet)
     crops = [parse_crop(text) for text in crop or []]
@@ -235,47 +262,24 @@ def register(
             f"--min-probability {min_probability:g} with --no-verify: nothing tells how probable "
             "the pose is; leave one of them out"
         )
-    _check(outputs, source, target)
+    check_inputs(*source, target)
+    outputs.check(source, target)
     with progress(quiet) as stage:
         stage("start torch")
+        start = load_torch()
         run = _Run(stage, crops, remove_outliers, options, outputs.need_clouds)
         whole, found = run.align_all(source, target)
         stage("write")
     failed, improbable = len(found) < len(source), False
     if found:
-        failed |= not write_poses(outputs, found, target, several=several)
-        least = min_probability or 0.0
-        kept = [aligned for aligned in found if not (least and _improbable(aligned, least))]
-        failed |= not write_clouds(outputs, kept, target, whole, several)
+        failed |= not write_poses(outputs, found, target, several=several, start=start)
+        kept = probable(found, min_probability)
+        failed |= not write_clouds(outputs, kept, whole, several)
         failed |= not write_pictures(outputs, found[0], target, whole)
         made_by = Making(command_line(context), weights, device)
         failed |= not write_report(outputs, found[0], target, whole, made_by)
         improbable = len(kept) < len(found)
-    if failed:
-        raise typer.Exit(2)
-    if improbable:
-        raise typer.Exit(NOT_PROBABLE)
-
-
-def _check(outputs: Outputs, sources: list[Path], target: Path) -> None:
-    """Raise an error where something is wrong with the paths, before any work begins."""
-    check_inputs(*(sources if len(sources) == 1 else []), target)
-    if len(sources) > 1:
-        for name in ("picture", "figure", "report"):
-            if (path := getattr(outputs, name)) is not None:
-                raise FileFormatError(f"--{name} {path}: it shows one source; give one")
-        if outputs.output is not None and not outputs.output.is_dir():
-            raise FileFormatError(
-                f"-o {outputs.output}: expected a folder for the {len(sources)} sources; create it"
-            )
-    check_outputs(
-        clouds=outputs.clouds(sources),
-        picture=outputs.picture,
-        figure=outputs.figure,
-        report=outputs.report,
-        json_path=outputs.json_path,
-        inputs=(*sources, target),
-    )
+    leave(failed=failed, improbable=improbable)
 
 
 @dataclass(frozen=True)
@@ -311,17 +315,11 @@ class _Run:
     def align_all(self, sources: Sequence[Path], target: Path) -> tuple[PointCloud, list[Aligned]]:
         """Return the target and the sources that were registered; of several, one may fail."""
         whole, prepared, seconds = self.read(target, "target")
-        found = []
-        for path in sources:
-            try:
-                found.append(self.align(path, prepared, seconds))
-            except VBRegError as error:
-                if len(sources) == 1:
-                    raise
-                complain("error", str(error))
-        return whole, found
+        return whole, align_each(sources, lambda path: self.align(path, target, prepared, seconds))
 
-    def align(self, path: Path, target: PointCloud | Path, target_seconds: float) -> Aligned:
+    def align(
+        self, path: Path, target_path: Path, target: PointCloud | Path, target_seconds: float
+    ) -> Aligned:
         """Register one source, and collect the warnings on the way."""
         from vbreg import registration
 
@@ -329,7 +327,9 @@ class _Run:
             cloud, part, seconds = self.read(path, "source")
             result = registration.register(part, target, on_stage=self.stage, **self.options)
         timings = {"read files": seconds + target_seconds, **result.timings}
-        return Aligned(path, cloud, result, timings, [*said, *_doubts(result)])
+        if path.exists() and path.samefile(target_path):
+            said.insert(0, "SOURCE and TARGET are the same file: is that meant?")
+        return Aligned(path, cloud, result, timings, [*said, *doubts(result, REMEDY)])
 
 
 def count_of(text: str | None) -> int | Literal["all"] | None:
@@ -354,27 +354,3 @@ def viewpoint_of(text: str | None) -> Literal["origin", "unknown"] | tuple[float
             f"--viewpoint {text}: expected origin, unknown or three numbers such as 0,0,1.7"
         ) from None
     return x, y, z
-
-
-def _doubts(result: Registration) -> list[str]:
-    """Say why not to trust a pose; nothing where it is probable and fixed."""
-    p = result.success_probability
-    if p is not None and p < LIKELY:
-        return [f"{result.verdict}; look at --report, or try another --voxel-size"]
-    if result.determined and p is not None:
-        return []
-    return list(result.reasons)
-
-
-def _improbable(aligned: Aligned, least: float) -> bool:
-    """Tell whether a pose is less probable than asked for, and say so."""
-    p = aligned.result.success_probability
-    if p is not None and p >= least:
-        return False
-    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
-    complain(
-        "error",
-        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
-        "written",
-    )
-    return True

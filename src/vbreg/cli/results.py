@@ -18,24 +18,32 @@ DIGITS = (12, 6)  # behind the point, of a rotation and of a translation
 MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
 
 
-def print_result(console: Console, result: Registration, timings: Mapping[str, float]) -> None:
+def print_result(
+    console: Console,
+    result: Registration,
+    timings: Mapping[str, float],
+    roles: tuple[str, str] = ("SOURCE", "TARGET"),
+) -> None:
     """Print the pose, the evidence for it and the seconds of each stage.
 
-    `timings` are the result's and what the command did besides, such as reading files.
+    `timings` are the result's and what the command did besides, such as reading files. The roles
+    are what the command calls source and target.
     """
     T = result.T_target_source
     angle, length = pose_difference(T, np.eye(4))
     origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
     console.print(Text("T_target_source", style="bold"), end=" ")
     scaled = "" if result.scale == 1.0 else f", multiplied by {result.scale:.6g},"
-    console.print(f"maps SOURCE points{scaled} into TARGET's frame")
+    console.print(f"maps {roles[0]} points{scaled} into {roles[1]}'s frame")
     console.print(Text(_matrix(T), style="cyan"), soft_wrap=True)
     if result.success_probability is not None:
         print_row(console, "verdict", result.verdict)
+    if result.overlap is not None:
+        said = f"{100 * result.overlap:.0f} % of both clouds lies on the other"
+        print_row(console, "overlap", said)
     print_row(console, "rotation", f"{angle:.2f} deg")
     print_row(console, "translation", f"{length:.4g}")
     print_row(console, "inliers", _inliers(result))
-    print_row(console, "score", f"{result.score:.3f}")
     if (deviation := standard_deviation(result)) is not None:
         said = f"{deviation[0]:.2g} deg and {deviation[1]:.2g}"
         print_row(console, "uncertainty", f"{said} (one standard deviation, at the inliers)")
@@ -48,6 +56,11 @@ def print_result(console: Console, result: Registration, timings: Mapping[str, f
             print_row(console, "dropped", text)
     print_row(console, "seconds", f"{sum(timings.values()):.2f}")
     _print_timings(console, timings)
+
+
+def print_start(console: Console, seconds: float) -> None:
+    """Print how long the program took before it began to work, which no stage counts."""
+    print_row(console, "start", f"{seconds:.2f} seconds more, to load Python and torch")
 
 
 def write_json(path: str, content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -74,12 +87,12 @@ def _matrix(T: Float64) -> str:
 
 
 def _inliers(result: Registration) -> str:
-    """Say how many of the correspondences agree with the pose."""
+    """Say how many of the correspondences agree with the pose, and how well."""
     inliers, matches = result.inlier_count, len(result.correspondences)
     said = f"{inliers} of {matches} correspondences ({100 * result.fitness:.1f} %)"
     if result.matches_found > matches:
         said += f", thinned from {result.matches_found}"
-    return said
+    return f"{said}; RMSE {result.inlier_rmse:.2g}, score {result.score:.3f}"
 
 
 def _print_timings(console: Console, timings: Mapping[str, float]) -> None:

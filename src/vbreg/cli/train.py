@@ -62,7 +62,11 @@ def train(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
 ) -> None:
-    """Train a network on match sets, or a descriptor on places or scans; or go on with a run."""
+    """Train a network, or a descriptor on your own scans.
+
+    A network is trained on match sets, a descriptor on places or scans. The same command goes on
+    with a run that was stopped.
+    """
     from vbreg.backends.devices import choose_device
     from vbreg.errors import VBRegError
 

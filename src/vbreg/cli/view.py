@@ -54,11 +54,12 @@ def view(
         typer.Option("--browser/--no-browser", help="Open the page, or only print where it is."),
     ] = True,
 ) -> None:
-    """Show SOURCE and TARGET in the browser, before and after they are registered.
+    """Show two clouds, or a folder of scans, in the browser.
 
-    Without files, the page is empty and waits for two that are dropped on it. The server answers
-    this machine alone and ends with Ctrl-C. Scans of a folder are put into one frame, as by `vbreg
-    reconstruct`; the page shows the scene, and each scan can be hidden.
+    SOURCE and TARGET are shown before and after they are registered. Without files, the page is
+    empty and waits for two that are dropped on it. The server answers this machine alone and ends
+    with Ctrl-C. Scans of a folder are put into one frame, as by `vbreg reconstruct`; the page shows
+    the scene, and each scan can be hidden.
     """
     options = {
         "voxel_size": voxel_size,

@@ -29,21 +29,21 @@ def problem(path: Path, found: str, expected: str, remedy: str = AGAIN) -> FileF
     return FileFormatError(f"{path}: {found}; expected {expected}; {remedy}")
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, holds: str = "point cloud") -> None:
     """Raise an error unless there is a file and something is in it."""
     if not path.exists():
-        raise problem(path, "no such file", "an existing point cloud", "check the spelling")
+        raise problem(path, "no such file", f"an existing {holds}", "check the spelling")
     if path.is_dir():
-        raise problem(path, "a directory", "one point cloud", "name a file inside it")
+        raise problem(path, "a directory", f"one {holds}", "name a file inside it")
     if not path.is_file():
-        raise problem(path, "not a regular file", "a point cloud", "save it to a file first")
+        raise problem(path, "not a regular file", f"a {holds}", "save it to a file first")
     if path.stat().st_size == 0:
-        raise problem(path, "an empty file (0 bytes)", "a point cloud")
+        raise problem(path, "an empty file (0 bytes)", f"a {holds}")
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, holds: str = "point cloud") -> bytes:
     """Read a whole file that is there and not empty."""
-    check_file(path)
+    check_file(path, holds)
     return path.read_bytes()
 
 

@@ -6,16 +6,35 @@ import re
 from pathlib import Path
 
 from vbreg.io.formats import FORMATS
+from vbreg.io.text import read_text
 
 POSES = "poses.txt"  # beside the clouds of a folder, where these are known
+ABOUT = (
+    "readme",
+    "license",
+    "licence",
+    "changelog",
+)  # what names of texts about a folder begin with
 
 
 def cloud_files(folder: Path) -> list[Path]:
-    """List the files of a folder that `read` takes, cloud_2 before cloud_10, without the poses."""
+    """List the files of a folder that `read` takes, cloud_2 before cloud_10.
+
+    Left out are the poses, and texts about the folder such as readme.txt or LICENSE.txt.
+    """
     endings = {row.ending for row in FORMATS if row.reads}
     files = (path for path in folder.iterdir() if path.suffix.lower() in endings)
-    chosen = (p for p in files if p.is_file() and p.name != POSES and not p.name.startswith("."))
+    chosen = (path for path in files if path.is_file() and not _is_no_cloud(path))
     return sorted(chosen, key=lambda path: (natural_key(path.name), path.name))
+
+
+def _is_no_cloud(path: Path) -> bool:
+    """Tell whether a name is of something that lies beside clouds."""
+    name = path.name.lower()
+    about = name.startswith(ABOUT) and any(
+        row.reader is read_text for row in FORMATS if row.ending == path.suffix.lower()
+    )
+    return about or path.name == POSES or name.startswith(".")
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
