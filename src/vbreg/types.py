@@ -245,7 +245,8 @@ class Registration:
         except (TypeError, ValueError, RuntimeError) as error:
             raise VBRegError(
                 f"a {type(cloud).__name__} to apply the pose to: expected points (M, 3) as an "
-                f"array, a PointCloud as `vbreg.io.read` gives it, or an object with .points ({error})"
+                "array, a PointCloud as `vbreg.io.read` gives it, or an object with .points "
+                f"({error})"
             ) from error
         if given.ndim != 2 or given.shape[1] != 3:
             raise VBRegError(f"points to move have shape {given.shape}: expected (M, 3)")
