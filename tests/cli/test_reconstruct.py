@@ -37,8 +37,8 @@ def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Put a known scene in the place of the search, and note the options."""
     T = exponential(np.array([[0.0] * 6, [0, 0, 0.5, 1, 2, 3], [0.0] * 6]))
     edges = [
-        SceneEdge(1, 0, T[1], np.eye(6), 0.98, True, 0.1, 0, 0, True, False),
-        SceneEdge(2, 0, T[1], np.eye(6), 0.7, False, np.inf, 0, 0, False, False),
+        SceneEdge(1, 0, T[1], np.eye(6), 0.98, True, 0.1, 0.0, None, 0, 0, True, False),
+        SceneEdge(2, 0, T[1], np.eye(6), 0.7, False, np.inf, np.inf, None, 0, 0, False, False),
     ]
     join = Join((0, 1), np.array([1]), np.eye(4), 4.0, 3.0)
     known = Reconstruction(

@@ -12,7 +12,7 @@ from tests.scenes.test_graph import planted
 from vbreg.scenes import Reconstruction, SceneEdge
 from vbreg.scenes.joining import triangle_support
 
-EDGE = SceneEdge(0, 1, np.eye(4), np.eye(6), 0.9, True, 0.5, 4, 3, False, False)
+EDGE = SceneEdge(0, 1, np.eye(4), np.eye(6), 0.9, True, 0.5, 0.1, None, 4, 3, False, False)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,11 @@ EDGE = SceneEdge(0, 1, np.eye(4), np.eye(6), 0.9, True, 0.5, 4, 3, False, False)
         (
             {"kept": False, "error": 7.04},
             "dropped: it contradicts the solved poses (7.0 standard deviations)",
+        ),
+        (
+            {"kept": False, "error": 1.2, "distance": 0.314, "allowed": 0.2},
+            "dropped: it moves points by up to 0.314 from where the solved poses have them, "
+            "0.2 is allowed (unit of the scans)",
         ),
         (
             {"kept": False, "error": np.inf},

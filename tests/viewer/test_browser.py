@@ -302,7 +302,7 @@ def test_scans_of_a_scene_are_hidden_one_by_one(
     source, target = planted_clouds()
     apart = PointCloud(source.points[::10])
     T = np.stack([POSE, np.eye(4), np.eye(4)])
-    edge = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0, 0, True, False)
+    edge = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0.0, None, 0, 0, True, False)
     names, component = ("a.ply", "b.ply", "<b>c.ply"), np.array([0, 0, 1])
     found = Reconstruction(
         names, T, component, (edge,), np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False

@@ -78,6 +78,7 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
                 "probability": e.probability,
                 "kept": e.kept,
                 "error": e.error if np.isfinite(e.error) else None,
+                "distance": e.distance if np.isfinite(e.distance) else None,
                 "triangles": e.triangles,
                 "triangles_fit": e.triangles_fit,
                 "bridge": e.bridge,

@@ -21,6 +21,8 @@ class SceneEdge:
     probability: float  # that the pair alone gave it
     kept: bool
     error: float  # from the solved poses, in standard deviations; infinite between components
+    distance: float  # that it moves points at most from where the solved poses have them; likewise
+    allowed: float | None  # such a distance, if it was dropped for being further away
     triangles: int  # of kept edges, that it closes
     triangles_fit: int  # of these, that lead back to their start
     bridge: bool  # kept, and no loop confirms it
@@ -32,6 +34,11 @@ class SceneEdge:
         if not self.kept:
             if not np.isfinite(self.error):
                 return "dropped: it would join scans that nothing else joins"
+            if self.allowed is not None:
+                return (
+                    f"dropped: it moves points by up to {self.distance:.3g} from where the solved "
+                    f"poses have them, {self.allowed:.3g} is allowed (unit of the scans)"
+                )
             return (
                 f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
             )
