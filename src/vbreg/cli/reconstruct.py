@@ -229,12 +229,11 @@ def _print(
     console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
 ) -> None:
     """Print what was found, for people."""
-    kept = sum(edge.kept for edge in found.edges)
     sizes = ", ".join(str(len(members)) for members in found.components[:MAX_LISTED])
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", f"{len(found.components)} (of {sizes} scans)")
     print_row(console, "pairs", found.pairs_in_words)
-    print_row(console, "edges", f"{kept} kept, {len(found.edges) - kept} dropped")
+    print_row(console, "edges", found.edges_in_words)
     print_row(console, "voxel size", f"{found.voxel_size:g}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"

@@ -77,6 +77,7 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
                 "T_target_source": e.T_target_source.tolist(),
                 "probability": e.probability,
                 "kept": e.kept,
+                "dropped": e.dropped,
                 "error": e.error if np.isfinite(e.error) else None,
                 "distance": e.distance if np.isfinite(e.distance) else None,
                 "triangles": e.triangles,

@@ -83,11 +83,10 @@ def _content(
             said["scans"][k] |= {"start": start, "count": len(points), "above": above.tolist()}
             parts.append(np.round((points - low) / step).astype(np.uint16))
             start += len(points)
-    kept = sum(edge.kept for edge in found.edges)
     said |= {
         "title": f"{_counted(len(found), 'scan')} in "
         f"{_counted(len(found.components), 'component')} - vbreg",
-        "about": f"Edges: {kept} kept, {len(found.edges) - kept} dropped. "
+        "about": f"Edges: {found.edges_in_words}. "
         f"Pairs: {found.pairs_in_words}. Voxel size: {found.voxel_size:g}.",
         "command": command,
         "boxes": boxes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vbreg.scenes.joining import Join
-from vbreg.types import Float64, Int64
+from vbreg.types import LIKELY, Float64, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,24 +29,32 @@ class SceneEdge:
     guided: bool  # found again from where the graph says the pair lies
 
     @property
+    def dropped(self) -> bool:
+        """Whether it is not used though it was probable by itself."""
+        return not self.kept and self.probability >= LIKELY
+
+    @property
     def doubt(self) -> str:
         """What speaks against the edge, in plain words; empty where nothing does."""
         if not self.kept:
-            if not np.isfinite(self.error):
-                return "dropped: it would join scans that nothing else joins"
-            if self.allowed is not None:
-                return (
-                    f"dropped: it moves points by up to {self.distance:.3g} from where the solved "
-                    f"poses have them, {self.allowed:.3g} is allowed (unit of the scans)"
-                )
-            return (
-                f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
-            )
+            return f"{'dropped' if self.dropped else 'improbable, not used'}: {self._against}"
         if self.bridge:
             return "no loop confirms it"
         if self.triangles and self.triangles_fit < self.triangles / 2:
             return f"only {self.triangles_fit} of {self.triangles} triangles with it close"
         return ""
+
+    @property
+    def _against(self) -> str:
+        """Why the edge is not kept."""
+        if not np.isfinite(self.error):
+            return "it would join scans that nothing else joins"
+        if self.allowed is not None:
+            return (
+                f"it moves points by up to {self.distance:.3g} from where the solved poses have "
+                f"them, {self.allowed:.3g} is allowed (unit of the scans)"
+            )
+        return f"it contradicts the solved poses ({self.error:.1f} standard deviations)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,6 +89,15 @@ class Reconstruction:
         again = self.registrations - len(self.tried)
         said = f"{len(self.tried)} of {possible} registered ({share:.0f} %)"
         return f"{said}, {again} of them again" if again else said
+
+    @property
+    def edges_in_words(self) -> str:
+        """How many edges were kept, and how many of the others were probable by themselves."""
+        kept = sum(edge.kept for edge in self.edges)
+        dropped = sum(edge.dropped for edge in self.edges)
+        improbable = len(self.edges) - kept - dropped
+        said = f"{kept} kept, {dropped} dropped"
+        return f"{said}, {improbable} improbable and not used" if improbable else said
 
     @property
     def doubtful(self) -> list[SceneEdge]:

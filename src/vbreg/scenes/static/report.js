@@ -34,7 +34,7 @@
     e.triangles ? `${e.triangles_fit} of ${e.triangles}` : "-", e.doubt];
   const head = ["source", "target", "probability", "triangles that close", "why"];
   table("doubtful", head, data.edges.filter((e) => e.kept && e.doubt).map(edgeRow), "None.");
-  table("dropped", head, data.edges.filter((e) => !e.kept && e.probability >= 0.5)
+  table("dropped", head, data.edges.filter((e) => e.dropped)
     .sort((a, b) => b.probability - a.probability).map(edgeRow), "None.");
   table("refused", ["components", "evidence for the best pose", "against it"],
     data.refused_joins.map((j) => [j.components.map((c) => c + 1).join(" and "),
@@ -53,8 +53,8 @@
     ink.fillRect(place[b] * cell, place[a] * cell, cell, cell);
   };
   ink.fillStyle = "#fff"; ink.fillRect(0, 0, K * cell, K * cell);
-  data.tried.forEach(([a, b]) => { paint(a, b, "#c4c9cf"); said.set(a < b ? `${a},${b}` : `${b},${a}`, "tried, nothing found"); });
-  [...data.edges].sort((a, b) => a.kept - b.kept).forEach((e) => {
+  data.tried.forEach(([a, b]) => { paint(a, b, "#c4c9cf"); said.set(a < b ? `${a},${b}` : `${b},${a}`, "tried, nothing probable found"); });
+  data.edges.filter((e) => e.kept || e.dropped).sort((a, b) => a.kept - b.kept).forEach((e) => {
     const light = 75 - 45 * e.probability;
     paint(e.source, e.target, e.kept ? `hsl(210 80% ${light}%)` : "hsl(28 90% 60%)");
     const key = e.source < e.target ? `${e.source},${e.target}` : `${e.target},${e.source}`;
