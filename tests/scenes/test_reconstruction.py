@@ -17,7 +17,7 @@ from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
 from vbreg.descriptors import Descriptor
-from vbreg.motions import inverse, logarithm
+from vbreg.motions import exponential, inverse, logarithm
 from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
 from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
@@ -288,6 +288,26 @@ def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:
     assert g2o.count("EDGE_SE3:QUAT") == sum(edge.kept for edge in done.found.edges)
     with pytest.raises(VBRegError, match=r"unknown ending '\.xyz'"):
         write_scene_poses(tmp_path / "poses.xyz", done.found)
+
+
+@pytest.mark.parametrize("turn", [[0.0, 0.0, 0.0], [1.5, 0.0, 0.0], [0.4, -1.1, 2.0]])
+def test_the_graph_is_seen_along_the_direction_in_which_scans_spread_least(
+    turn: list[float],
+) -> None:
+    """Whichever way is up in the frame of the first scan, the picture has their distances."""
+    R = exponential(np.array([*turn, 0.0, 0.0, 0.0]))[:3, :3]
+    middles = np.array([[0.0, 0, 0], [4, 0, 0], [4, 3, 0], [0, 3, 0.01]])
+    K = len(middles)
+    T = np.tile(np.eye(4), (K, 1, 1))
+    T[:, :3, 3] = middles @ R.T
+    names, one, none = tuple("abcd"), np.zeros(K, dtype=np.int64), np.zeros((K, K))
+    found = Reconstruction(names, T, one, (), none, (), (), 0, 0.1, False)
+    cube = PointCloud(np.random.default_rng(0).uniform(-1, 1, (200, 3)) @ R.T)
+    page = scene_report_html(found, [cube] * K).decode()
+    said = json.loads(page.split('<script type="application/json" id="data">')[1].split("<")[0])
+    places = np.array([scan["place"] for scan in said["scans"]])
+    distances, true = (np.linalg.norm(X[:, None] - X, axis=-1) for X in (places, middles))
+    np.testing.assert_allclose(distances, true, atol=0.01)
 
 
 def test_the_report_shows_names_as_text(done: Done, tmp_path: Path) -> None:

@@ -76,11 +76,11 @@ def _content(
         ]
         axes, middle = _view(np.concatenate(placed))
         placed = [(points - middle) @ axes.T for points in placed]
+        places = _layout(np.stack([_middle(points) for points in placed]))
         low, step, radius = _box(np.concatenate(placed))
         boxes.append({"low": low.tolist(), "step": step.tolist(), "radius": radius})
-        for k, points in zip(members, placed, strict=True):
-            above = (points.mean(axis=0) if len(points) else np.zeros(3))[:2]
-            said["scans"][k] |= {"start": start, "count": len(points), "above": above.tolist()}
+        for k, points, place in zip(members, placed, places, strict=True):
+            said["scans"][k] |= {"start": start, "count": len(points), "place": place.tolist()}
             parts.append(np.round((points - low) / step).astype(np.uint16))
             start += len(points)
     said |= {
@@ -108,14 +108,32 @@ def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
 
 
 def _view(points: Float64) -> tuple[Float64, Float64]:
-    """Return axes (3, 3), the last one up, and the middle: rooms and streets are flat."""
+    """Return axes (3, 3), the flattest last, and the middle: up, as rooms and streets are flat."""
     middle = np.median(points, axis=0)
     some = points[:: max(1, len(points) // 20_000)] - middle
     near = some[np.linalg.norm(some, axis=1) <= np.quantile(np.linalg.norm(some, axis=1), 0.95)]
-    axes = np.linalg.svd(near, full_matrices=False)[2] if len(near) >= 3 else np.eye(3)
-    if np.linalg.det(axes) < 0:
-        axes = -axes
-    return axes, middle
+    return _principal_axes(near), middle
+
+
+def _layout(middles: Float64) -> Float64:
+    """Return where scans lie (K, 2), seen along the direction in which their middles spread least.
+
+    Which way is up is not known, and a first scan need not be upright; this shows most of the
+    distances between scans.
+    """
+    offsets = middles - middles.mean(axis=0)
+    return (offsets @ _principal_axes(offsets).T)[:, :2]
+
+
+def _middle(points: Float64) -> Float64:
+    """Return the middle of points, or the origin where there are none."""
+    return points.mean(axis=0) if len(points) else np.zeros(3)
+
+
+def _principal_axes(offsets: Float64) -> Float64:
+    """Return right-handed axes (3, 3): from that in which offsets spread most to the least."""
+    axes = np.linalg.eigh(offsets.T @ offsets)[1].T[::-1]
+    return axes * np.sign(np.linalg.det(axes))
 
 
 def _box(points: Float64) -> tuple[Float64, Float64, float]:

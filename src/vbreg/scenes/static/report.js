@@ -78,13 +78,13 @@
     return node;
   };
   data.components.filter((members) => members.length > 1).forEach((members) => {
-    const at = members.map((k) => data.scans[k].above);
+    const at = members.map((k) => data.scans[k].place);
     const low = [0, 1].map((i) => Math.min(...at.map((p) => p[i])));
     const high = [0, 1].map((i) => Math.max(...at.map((p) => p[i])));
     const scale = 640 / Math.max(high[0] - low[0], high[1] - low[1], 1e-9);
     const width = (high[0] - low[0]) * scale + 80, height = (high[1] - low[1]) * scale + 60;
-    const x = (k) => 30 + (data.scans[k].above[0] - low[0]) * scale;
-    const y = (k) => 30 + (high[1] - data.scans[k].above[1]) * scale;
+    const x = (k) => 30 + (data.scans[k].place[0] - low[0]) * scale;
+    const y = (k) => 30 + (high[1] - data.scans[k].place[1]) * scale;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
     data.edges.filter((e) => e.kept && members.includes(e.source)).forEach((e) => {
       const line = svg("line", { x1: x(e.source), y1: y(e.source), x2: x(e.target), y2: y(e.target),
