@@ -302,13 +302,18 @@ def test_scans_of_a_scene_are_hidden_one_by_one(
     source, target = planted_clouds()
     apart = PointCloud(source.points[::10])
     T = np.stack([POSE, np.eye(4), np.eye(4)])
-    edge = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0.0, None, 0, 0, True, False)
+    kept = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0.0, None, 0, 0, True, False)
+    dropped = replace(kept, target=2, kept=False, error=np.inf, distance=np.inf)
+    edges = kept, dropped, replace(dropped, source=1, probability=0.3)
     names, component = ("a.ply", "b.ply", "<b>c.ply"), np.array([0, 0, 1])
     found = Reconstruction(
-        names, T, component, (edge,), np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False
+        names, T, component, edges, np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False
     )
     write_scene_report(tmp_path / "scene.html", found, [source, target, apart])
     page = open_page((tmp_path / "scene.html").as_uri(), offline=True)
+    assert "1 kept, 1 dropped, 1 improbable" in page.inner_text("#about")
+    assert page.locator("#dropped tr td:first-child").all_inner_texts() == ["a.ply"]
+    assert page.locator("#component option").all_inner_texts() == ["1: 2 scans", "2: 1 scan"]
     assert page.inner_text("#scans") == "0 a.ply\n1 b.ply"
     both = page.evaluate(DRAWN)
     page.uncheck("#scans li:nth-child(1) input")

@@ -74,7 +74,7 @@ def _content(
         placed = [
             samples[k] @ R.T + t for k, R, t in zip(members, T[:, :3, :3], T[:, :3, 3], strict=True)
         ]
-        axes, middle = _view(np.concatenate(placed))
+        axes, middle = _view(np.concatenate(placed), T[:, :3, 3])
         placed = [(points - middle) @ axes.T for points in placed]
         places = _layout(np.stack([_middle(points) for points in placed]))
         low, step, radius = _box(np.concatenate(placed))
@@ -107,12 +107,18 @@ def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
     return np.asarray(local.points.numpy()[rows] + local.origin)
 
 
-def _view(points: Float64) -> tuple[Float64, Float64]:
-    """Return axes (3, 3), the flattest last, and the middle: up, as rooms and streets are flat."""
+def _view(points: Float64, origins: Float64) -> tuple[Float64, Float64]:
+    """Return axes (3, 3), the last one up, and the middle: rooms and streets are flat.
+
+    Up is the side of the scans' origins (K, 3): sensors lie there, and most look down.
+    """
     middle = np.median(points, axis=0)
     some = points[:: max(1, len(points) // 20_000)] - middle
     near = some[np.linalg.norm(some, axis=1) <= np.quantile(np.linalg.norm(some, axis=1), 0.95)]
-    return _principal_axes(near), middle
+    axes = _principal_axes(near)
+    if (origins.mean(axis=0) - middle) @ axes[2] < 0:
+        axes = axes * np.array([[-1.0], [1.0], [-1.0]])
+    return axes, middle
 
 
 def _layout(middles: Float64) -> Float64:

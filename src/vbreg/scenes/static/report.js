@@ -60,7 +60,12 @@
     const key = e.source < e.target ? `${e.source},${e.target}` : `${e.target},${e.source}`;
     said.set(key, `${percent(e.probability)}, ${e.kept ? "kept" : "dropped"}`);
   });
-  for (let k = 0; k < K; k++) paint(k, k, "#57606a");
+  ink.font = `${Math.min(12, cell / 2)}px system-ui, sans-serif`; ink.textAlign = "center"; ink.textBaseline = "middle";
+  for (let k = 0; k < K; k++) {
+    paint(k, k, "#57606a");
+    if (cell < 14) continue;
+    ink.fillStyle = "#fff"; ink.fillText(String(k), (place[k] + 0.5) * cell, (place[k] + 0.5) * cell);
+  }
   pairs.addEventListener("pointermove", (event) => {
     const box = pairs.getBoundingClientRect(), scale = pairs.width / box.width;
     const a = order[Math.floor((event.clientX - box.left) * scale / cell)];
@@ -97,8 +102,11 @@
     members.forEach((k) => {
       const dot = svg("circle", { cx: x(k), cy: y(k), r: 4 }), title = svg("title", {});
       title.textContent = name(k); dot.append(title);
-      const label = svg("text", { x: x(k) + 6, y: y(k) - 5 }); label.textContent = String(k);
-      picture.append(dot, label);
+      picture.append(dot);
+    });
+    members.forEach((k) => {
+      const label = svg("text", { x: x(k) + 7, y: y(k) - 7 }); label.textContent = String(k);
+      picture.append(label);
     });
     find("graph").append(picture);
   });
@@ -152,7 +160,7 @@
     });
   };
   data.components.forEach((members, c) => {
-    find("component").append(make("option", `${c + 1}: ${members.length} scans`, { value: c }));
+    find("component").append(make("option", `${c + 1}: ${members.length} ${members.length === 1 ? "scan" : "scans"}`, { value: c }));
   });
   find("component").addEventListener("change", (event) => { chosen = Number(event.target.value); list(); redraw(); });
   const setAll = (value) => { data.components[chosen].forEach((k) => { shown[k] = value; }); list(); redraw(); };
