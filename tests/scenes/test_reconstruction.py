@@ -284,7 +284,7 @@ def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:
     assert said["components"] == [[0, 1, 2, 3], [4]]
     tum = (tmp_path / "poses.tum").read_text(encoding="utf-8").splitlines()
     assert [line.split()[0] for line in tum if line[0] != "#"] == ["0", "1", "2", "3"]
-    assert "# 1 scans do not connect to these" in tum
+    assert "# not connected to these: 1 scan" in tum
     g2o = (tmp_path / "graph.g2o").read_text(encoding="utf-8")
     assert g2o.count("VERTEX_SE3:QUAT") == 5
     assert g2o.count("EDGE_SE3:QUAT") == sum(edge.kept for edge in done.found.edges)

@@ -71,6 +71,21 @@ def scene(edges: tuple[SceneEdge, ...], registrations: int = 3) -> Reconstructio
     return Reconstruction(names, T, alone, edges, none, (), tried, registrations, 0.1, False)
 
 
+@pytest.mark.parametrize(
+    ("component", "words"),
+    [
+        ([0, 0, 0, 0, 0], "1: 5 scans"),
+        ([0, 0, 0, 1, 0], "2: 4 and 1 scans"),
+        ([0, 1, 0, 1, 2], "3: 2, 2 and 1 scans"),
+        ([0, 1, 2, 3, 4], "5: 1 scan each"),
+        ([*range(11), 0], "11: 2, 1, 1, 1, 1, 1, 1, 1, 1, 1 scans and 1 more component"),
+        ([*range(12), 0], "12: 2, 1, 1, 1, 1, 1, 1, 1, 1, 1 scans and 2 more components"),
+    ],
+)
+def test_components_are_told_with_their_sizes(component: list[int], words: str) -> None:
+    assert replace(scene(()), component=np.array(component)).components_in_words == words
+
+
 def test_the_dropped_edges_are_counted_as_they_are_listed() -> None:
     """An improbable pose that nobody used is none of them, in words, in JSON and on the page."""
     dropped = replace(EDGE, kept=False, error=7.0)

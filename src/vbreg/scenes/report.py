@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vbreg import io
 from vbreg.scenes.outputs import scene_as_json
-from vbreg.scenes.results import Reconstruction
+from vbreg.scenes.results import Reconstruction, counted
 from vbreg.streaming import local_cloud
 from vbreg.types import Float64, PointCloud
 from vbreg.web_page import web_page
@@ -84,8 +84,8 @@ def _content(
             parts.append(np.round((points - low) / step).astype(np.uint16))
             start += len(points)
     said |= {
-        "title": f"{_counted(len(found), 'scan')} in "
-        f"{_counted(len(found.components), 'component')} - vbreg",
+        "title": f"{counted(len(found), 'scan')} in "
+        f"{counted(len(found.components), 'component')} - vbreg",
         "about": f"Edges: {found.edges_in_words}. "
         f"Pairs: {found.pairs_in_words}. Voxel size: {found.voxel_size:g}.",
         "command": command,
@@ -93,11 +93,6 @@ def _content(
         "tried": [list(pair) for pair in found.tried],
     }
     return said, np.concatenate(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    """Return a number and what is counted, in the plural where it takes one."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:

@@ -9,6 +9,13 @@ import numpy as np
 from vbreg.scenes.joining import Join
 from vbreg.types import LIKELY, Float64, Int64
 
+MAX_LISTED = 10  # components whose sizes are told
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and what is counted, in the plural where it takes one."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
 
 @dataclass(frozen=True, eq=False)
 class SceneEdge:
@@ -80,6 +87,20 @@ class Reconstruction:
         """The numbers of the scans of each component, the largest first."""
         count = int(self.component.max(initial=-1)) + 1
         return [np.flatnonzero(self.component == c).tolist() for c in range(count)]
+
+    @property
+    def components_in_words(self) -> str:
+        """How many components there are, and of how many scans, the largest first."""
+        sizes = [len(members) for members in self.components]
+        if len(sizes) == 1:
+            return f"1: {counted(sizes[0], 'scan')}"
+        if sizes[0] == 1:
+            return f"{len(sizes)}: 1 scan each"
+        *first, last = map(str, sizes[:MAX_LISTED])
+        if len(sizes) == len(first) + 1:
+            return f"{len(sizes)}: {', '.join(first)} and {last} scans"
+        more = counted(len(sizes) - MAX_LISTED, "more component")
+        return f"{len(sizes)}: {', '.join([*first, last])} scans and {more}"
 
     @property
     def pairs_in_words(self) -> str:
