@@ -24,7 +24,7 @@ from vbreg import io as clouds
 from vbreg.render import SOURCE, TARGET
 from vbreg.scenes import Reconstruction, SceneEdge
 from vbreg.scenes.report import write_scene_report
-from vbreg.summary import as_json
+from vbreg.summary import as_json, standard_deviation
 from vbreg.types import Bool, PointCloud
 from vbreg.viewer import Session, ViewServer, write_report
 
@@ -277,6 +277,11 @@ def test_a_report_opens_from_disk_without_a_network(
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#between:visible")
     assert page.inner_text(".verdict h2") == "Aligned"
+    said = page.inner_text("section[aria-label=Pose]")
+    assert pair.result is not None
+    degrees, length = standard_deviation(pair.result) or (0.0, 0.0)
+    assert f"Translation\n{np.linalg.norm(POSE[:3, 3]):.4g}\n" in said
+    assert f"Uncertainty in the overlap\n{degrees:.2g}\u00b0, {length:.2g}\n" in said
     assert page.inner_text(".command") == f"vbreg register {evil}"
     assert page.title() == "a.ply to b.ply - vbreg"
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
