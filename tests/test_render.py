@@ -12,6 +12,7 @@ from PIL import Image
 from vbreg.errors import VBRegError
 from vbreg.render import (
     BACKGROUND,
+    HEADER,
     MAX_DRAWN_POINTS,
     SIZE,
     SOURCE,
@@ -135,6 +136,21 @@ def test_the_pose_is_applied_to_the_right_panel_only(room: np.ndarray, tmp_path:
     left, right = np.split(np.asarray(Image.open(tmp_path / "a.png"))[100:], 2, axis=1)
     assert share(left, TARGET) > 0.1
     assert share(right, TARGET) == 0
+
+
+def test_the_verdict_is_written_above_the_pose(room: np.ndarray, tmp_path: Path) -> None:
+    """However long it is, it changes the caption of the right half alone."""
+    pixels = []
+    for k, verdict in enumerate(("", "do not trust this pose, 12 %", "not judged " * 30)):
+        path = tmp_path / f"{k}.png"
+        before_after(room, room, np.eye(4), path, verdict=verdict)
+        pixels.append(np.asarray(Image.open(path)).astype(int))
+    for changed in pixels[1:]:
+        rows, columns, _ = np.nonzero(changed != pixels[0])
+        assert rows.min() > HEADER // 2
+        assert rows.max() < HEADER
+        assert columns.min() > SIZE[0] // 2 + 28
+        assert columns.max() < SIZE[0] - 28
 
 
 def test_no_folder_no_file(room: np.ndarray, tmp_path: Path) -> None:

@@ -84,8 +84,12 @@ def before_after(
     T_target_source: ArrayLike,  # (4, 4)
     path: str | PathLike[str],
     title: str = "vbreg",
+    verdict: str = "",
 ) -> None:
-    """Write a picture of the two clouds as given (left) and under the pose (right)."""
+    """Write a picture of the two clouds as given (left) and under the pose (right).
+
+    A verdict is written above the right one: a wrong pose does not always look wrong.
+    """
     from PIL import Image
 
     T = np.asarray(T_target_source, dtype=np.float64)
@@ -107,7 +111,8 @@ def before_after(
     canvas = np.full((SIZE[1], SIZE[0], 3), BACKGROUND, dtype=np.uint8)
     canvas[HEADER:] = np.concatenate(panels, axis=1)
     image = Image.fromarray(canvas)
-    _write_captions(image, title, "before, drawn side by side" if beside else "before")
+    before = "before, drawn side by side" if beside else "before"
+    _write_captions(image, title, before, verdict)
     with atomic_path(path) as temporary:
         image.save(temporary)
 
@@ -282,17 +287,19 @@ def _shrink(fine: Float32) -> Pixels:
     return np.clip(blocks.mean(axis=(1, 3)) + 0.5, 0, 255).astype(np.uint8)
 
 
-def _write_captions(image: Any, title: str, before: str) -> None:
+def _write_captions(image: Any, title: str, before: str, verdict: str) -> None:
     from PIL import ImageDraw, ImageFont
 
     draw = ImageDraw.Draw(image)
     large, small = ImageFont.load_default(size=26), ImageFont.load_default(size=20)
     middle = SIZE[0] // 2
-    while draw.textlength(title, font=large) > SIZE[0] - 320:
-        title = title.rstrip(".")[:-1] + "..."
+    title = _shortened(draw, title, large, SIZE[0] - 320)
     draw.text((28, 16), title, fill=INK, font=large)
     draw.text((28, 52), before, fill=FAINT, font=small)
     draw.text((middle + 28, 52), "after", fill=FAINT, font=small)
+    start = middle + 28 + draw.textlength("after   ", font=small)
+    verdict = _shortened(draw, verdict, small, SIZE[0] - 28 - start)
+    draw.text((start, 52), verdict, fill=INK, font=small)
     draw.line([(middle, HEADER), (middle, SIZE[1] - 24)], fill=(224, 224, 220), width=1)
     right = SIZE[0] - 28
     for label, colour in (("target", TARGET), ("source", SOURCE)):
@@ -301,3 +308,10 @@ def _write_captions(image: Any, title: str, before: str) -> None:
         right -= 22
         draw.ellipse([(right, 24), (right + 13, 37)], fill=colour)
         right -= 26
+
+
+def _shortened(draw: Any, text: str, font: Any, width: float) -> str:
+    """Return a text, or the beginning of it that has room in a width (pixels)."""
+    while draw.textlength(text, font=font) > width:
+        text = text.rstrip(".")[:-1] + "..."
+    return text

@@ -37,8 +37,8 @@ def search(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Put a known scene in the place of the search, and note the options."""
     T = exponential(np.array([[0.0] * 6, [0, 0, 0.5, 1, 2, 3], [0.0] * 6]))
     edges = [
-        SceneEdge(1, 0, T[1], np.eye(6), 0.98, True, 0.1, 0, 0, True, False),
-        SceneEdge(2, 0, T[1], np.eye(6), 0.7, False, np.inf, 0, 0, False, False),
+        SceneEdge(1, 0, T[1], np.eye(6), 0.98, True, 0.1, 0.0, None, 0, 0, True, False),
+        SceneEdge(2, 0, T[1], np.eye(6), 0.7, False, np.inf, np.inf, None, 0, 0, False, False),
     ]
     join = Join((0, 1), np.array([1]), np.eye(4), 4.0, 3.0)
     known = Reconstruction(
@@ -83,7 +83,7 @@ def test_a_folder_is_shown_in_the_browser(
     assert outcome.code == 0, outcome.err
     assert search["options"]["voxel_size"] == 0.05
     assert "3 scans in 2 components" in pages[0]
-    assert "do not connect" in outcome.err
+    assert "not connected" in outcome.err
     assert [path.name for path in folder.parent.iterdir()] == ["scans"]
     assert_one_line(run("view", folder, folder / "0.ply"), "is a folder", "alone")
     (folder / "1.ply").unlink()
@@ -108,11 +108,11 @@ def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str
     assert "0.ply" in (out / "p.tum").read_text(encoding="utf-8")
     assert "EDGE_SE3" in (out / "p.g2o").read_text(encoding="utf-8")
     assert "vbreg reconstruct" in (out / "r.html").read_text(encoding="utf-8")
-    assert "2 (of 2, 1 scans)" in outcome.out
+    assert "2: 2 and 1 scans" in outcome.out
     assert "2 of 3 registered (67 %), 1 of them again" in outcome.out
     assert "no loop confirms it" in outcome.out
-    assert "1 of 3 scans do not connect to the largest component: 2.ply" in outcome.err
-    assert "components 1 and 2 were not joined" in outcome.err
+    assert "not connected to the largest component: 2.ply (1 of 3 scans); each" in outcome.err
+    assert "components 1 and 2 were not joined: 1 pair for the best pose" in outcome.err
 
 
 def test_other_components_go_to_files_of_their_own(

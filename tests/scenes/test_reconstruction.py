@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import weakref
@@ -17,11 +18,12 @@ from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
 from vbreg.descriptors import Descriptor
-from vbreg.motions import inverse, logarithm
+from vbreg.motions import exponential, inverse, logarithm
 from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
 from vbreg.scenes.outputs import merged_component, scene_as_json, write_scene_poses
 from vbreg.scenes.report import scene_report_html, write_scene_report
+from vbreg.types import Float64
 from vbreg.verification import Judge
 from vbreg.verification.network import JudgeConfig, JudgeNetwork
 
@@ -76,7 +78,7 @@ def test_what_is_kept_is_told_with_its_evidence(done: Done) -> None:
     assert all(edge.triangles_fit == edge.triangles for edge in kept)
     assert all(edge.error < 4.7 for edge in kept)
     assert not done.found.doubtful
-    assert all(edge.doubt.startswith("dropped") for edge in done.found.edges if not edge.kept)
+    assert all(edge.doubt for edge in done.found.edges if not edge.kept)
     assert "components of 4, 1" in repr(done.found)
 
 
@@ -282,12 +284,62 @@ def test_poses_are_written_by_their_ending(done: Done, tmp_path: Path) -> None:
     assert said["components"] == [[0, 1, 2, 3], [4]]
     tum = (tmp_path / "poses.tum").read_text(encoding="utf-8").splitlines()
     assert [line.split()[0] for line in tum if line[0] != "#"] == ["0", "1", "2", "3"]
-    assert "# 1 scans do not connect to these" in tum
+    assert "# not connected to these: 1 scan" in tum
     g2o = (tmp_path / "graph.g2o").read_text(encoding="utf-8")
     assert g2o.count("VERTEX_SE3:QUAT") == 5
     assert g2o.count("EDGE_SE3:QUAT") == sum(edge.kept for edge in done.found.edges)
     with pytest.raises(VBRegError, match=r"unknown ending '\.xyz'"):
         write_scene_poses(tmp_path / "poses.xyz", done.found)
+
+
+TURNS = pytest.mark.parametrize("turn", [[0.0, 0.0, 0.0], [1.5, 0.0, 0.0], [0.4, -1.1, 2.0]])
+
+
+def reported(T: Float64, cloud: PointCloud) -> tuple[dict[str, Any], Float64]:
+    """What the page tells of one cloud at several poses (K, 4, 4), and the points that it draws."""
+    K = len(T)
+    names, one, none = tuple(map(str, range(K))), np.zeros(K, dtype=np.int64), np.zeros((K, K))
+    found = Reconstruction(names, T, one, (), none, (), (), 0, 0.1, False)
+    page = scene_report_html(found, [cloud] * K).decode()
+    data, points = (
+        page.split(f'id="{name}">')[1].split("</script>")[0] for name in ("data", "points")
+    )
+    said = json.loads(data)
+    numbers = np.frombuffer(base64.b64decode(points), dtype="<u2").reshape(-1, 3)
+    box = said["boxes"][0]
+    return said, numbers * np.array(box["step"]) + np.array(box["low"])
+
+
+def turned(turn: list[float]) -> Float64:
+    return np.asarray(exponential(np.array([*turn, 0.0, 0.0, 0.0])))[:3, :3]
+
+
+@TURNS
+def test_the_graph_is_seen_along_the_direction_in_which_scans_spread_least(
+    turn: list[float],
+) -> None:
+    """Whichever way is up in the frame of the first scan, the picture has their distances."""
+    middles = np.array([[0.0, 0, 0], [4, 0, 0], [4, 3, 0], [0, 3, 0.01]])
+    T = np.tile(np.eye(4), (len(middles), 1, 1))
+    T[:, :3, 3] = middles @ turned(turn).T
+    said, _ = reported(T, PointCloud(np.random.default_rng(0).uniform(-1, 1, (200, 3))))
+    places = np.array([scan["place"] for scan in said["scans"]])
+    distances, true = (np.linalg.norm(X[:, None] - X, axis=-1) for X in (places, middles))
+    np.testing.assert_allclose(distances, true, atol=0.01)
+
+
+@TURNS
+@pytest.mark.parametrize("handed", [1, -1])
+def test_the_scene_is_shown_from_the_side_of_the_sensors(turn: list[float], handed: int) -> None:
+    """A floor below the sensor, with one peak: it points up on the page, and is no mirror image."""
+    x, y = np.random.default_rng(0).uniform(-1, 1, (2, 3000)) * [[4.0], [2.0]]
+    peak = np.array([3.0 * handed, 1.5, 1.0])
+    ground = np.stack([x, y, np.zeros_like(x)], axis=1)
+    points = np.concatenate([ground, peak[None]]) - [0.0, 0.0, 1.6]
+    _, drawn = reported(np.tile(np.eye(4), (2, 1, 1)), PointCloud(points @ turned(turn).T))
+    top = drawn[:, 2].argmax()
+    assert drawn[top, 2] - np.median(drawn[:, 2]) == pytest.approx(1.0, abs=0.05)
+    assert drawn[top, 0] * drawn[top, 1] == pytest.approx(4.5 * handed, abs=0.7)
 
 
 def test_the_report_shows_names_as_text(done: Done, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from vbreg.matching import DescribedCloud, ThinnedSurface
 from vbreg.motions import exponential, inverse, logarithm
 from vbreg.scale import Scale
+from vbreg.scenes.graph import MAX_ERROR
 from vbreg.scenes.pairs import Guess, PairResult, PairStore
-from vbreg.scenes.search import SceneSearch, pair_budget
+from vbreg.scenes.search import MAX_MOVE, SceneSearch, pair_budget
 from vbreg.types import Float64
 
 SCALE = Scale(0.1)
@@ -52,8 +54,10 @@ def strip(middles: Sequence[float]) -> Strip:
 class MadeUp:
     """In place of `register_pairs`: it knows what becomes of every pair."""
 
-    def __init__(self, answer: Callable[[Pair, Guess | None], Answer]) -> None:
-        self.answer = answer
+    def __init__(
+        self, answer: Callable[[Pair, Guess | None], Answer], variance: Mapping[Pair, float]
+    ) -> None:
+        self.answer, self.variance = answer, variance
         self.asked: list[tuple[Pair, bool]] = []  # with a guess or not
 
     def __call__(
@@ -71,7 +75,7 @@ class MadeUp:
             if found is None:
                 yield PairResult.failed(*pair, guess is not None)
             else:
-                C, guided = 1e-4 * np.eye(6), guess is not None
+                C, guided = self.variance.get(pair, 1e-4) * np.eye(6), guess is not None
                 yield PairResult(*pair, found[1], C, found[0], 0.5, True, (), guided)
 
 
@@ -86,9 +90,10 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         given: Strip,
         answer: Callable[[Pair, Guess | None], Answer],
         budget: int = 1000,
+        variance: Mapping[Pair, float] = MappingProxyType({}),
         **more: Any,
     ) -> tuple[SceneSearch, MadeUp]:
-        pairs = MadeUp(answer)
+        pairs = MadeUp(answer, variance)
         monkeypatch.setattr("vbreg.scenes.search.register_pairs", pairs)
         K = len(given.scans)
         store = PairStore(None, {}, [str(k) for k in range(K)])
@@ -151,6 +156,24 @@ def test_a_bridge_stays_only_if_further_pairs_across_it_fit(search: Search, wron
     assert result.component.tolist() == ([0, 0, 0, 1, 1, 1] if wrong else [0] * 6)
     assert ((2, 3) in found.cut) == wrong
     assert not any(edge.bridge for edge in result.edges)
+
+
+def test_an_edge_that_is_too_far_off_is_dropped_for_its_distance(search: Search) -> None:
+    """It is so unsure of itself that it is few standard deviations off, while points move far."""
+    given = strip([0.0, 0.5, 1.0, 1.5])
+    moved = exponential(np.array([0.0, 0.0, 0.0, 0.5, 0.0, 0.0]))
+
+    def answer(pair: Pair, guess: Guess | None) -> Answer:
+        return SURE, moved @ given.pose(pair) if pair == (0, 3) else given.pose(pair)
+
+    found, _ = search(given, answer, variance={(0, 3): 1.0})
+    result = found.result([str(k) for k in range(4)], refine=False)
+    for edge in result.edges:
+        off_by = (edge.source, edge.target) == (0, 3)
+        assert edge.kept != off_by
+        assert edge.error < MAX_ERROR
+        assert edge.allowed == (MAX_MOVE * SCALE.inlier_threshold if off_by else None)
+        assert edge.distance == pytest.approx(0.5 if off_by else 0.0, abs=1e-3)
 
 
 def test_what_no_pair_joins_stays_apart(search: Search) -> None:

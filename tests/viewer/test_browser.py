@@ -24,7 +24,7 @@ from vbreg import io as clouds
 from vbreg.render import SOURCE, TARGET
 from vbreg.scenes import Reconstruction, SceneEdge
 from vbreg.scenes.report import write_scene_report
-from vbreg.summary import as_json
+from vbreg.summary import as_json, standard_deviation
 from vbreg.types import Bool, PointCloud
 from vbreg.viewer import Session, ViewServer, write_report
 
@@ -277,6 +277,11 @@ def test_a_report_opens_from_disk_without_a_network(
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("#between:visible")
     assert page.inner_text(".verdict h2") == "Aligned"
+    said = page.inner_text("section[aria-label=Pose]")
+    assert pair.result is not None
+    degrees, length = standard_deviation(pair.result) or (0.0, 0.0)
+    assert f"Translation\n{np.linalg.norm(POSE[:3, 3]):.4g}\n" in said
+    assert f"Uncertainty in the overlap\n{degrees:.2g}\u00b0, {length:.2g}\n" in said
     assert page.inner_text(".command") == f"vbreg register {evil}"
     assert page.title() == "a.ply to b.ply - vbreg"
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
@@ -302,13 +307,18 @@ def test_scans_of_a_scene_are_hidden_one_by_one(
     source, target = planted_clouds()
     apart = PointCloud(source.points[::10])
     T = np.stack([POSE, np.eye(4), np.eye(4)])
-    edge = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0, 0, True, False)
+    kept = SceneEdge(0, 1, POSE, np.eye(6), 0.99, True, 0.1, 0.0, None, 0, 0, True, False)
+    dropped = replace(kept, target=2, kept=False, error=np.inf, distance=np.inf)
+    edges = kept, dropped, replace(dropped, source=1, probability=0.3)
     names, component = ("a.ply", "b.ply", "<b>c.ply"), np.array([0, 0, 1])
     found = Reconstruction(
-        names, T, component, (edge,), np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False
+        names, T, component, edges, np.zeros((3, 3)), (), ((0, 1),), 1, 0.1, False
     )
     write_scene_report(tmp_path / "scene.html", found, [source, target, apart])
     page = open_page((tmp_path / "scene.html").as_uri(), offline=True)
+    assert "1 kept, 1 dropped, 1 improbable" in page.inner_text("#about")
+    assert page.locator("#dropped tr td:first-child").all_inner_texts() == ["a.ply"]
+    assert page.locator("#component option").all_inner_texts() == ["1: 2 scans", "2: 1 scan"]
     assert page.inner_text("#scans") == "0 a.ply\n1 b.ply"
     both = page.evaluate(DRAWN)
     page.uncheck("#scans li:nth-child(1) input")

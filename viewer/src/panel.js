@@ -110,8 +110,10 @@ export class Panel {
       h(
         "dl",
         { class: "pairs" },
-        pair("Rotation", `${degrees.toFixed(2)}\u00b0`, deviation && `\u00b1 ${number(deviation[0], 2)}\u00b0`),
-        pair("Translation", number(length, 4), deviation && `\u00b1 ${number(deviation[1], 2)}`),
+        pair("Rotation", `${degrees.toFixed(2)}\u00b0`),
+        pair("Translation", number(length, 4)),
+        // Of the translation itself, which is that of the origin, it is another one.
+        deviation && pair("Uncertainty in the overlap", `${number(deviation[0], 2)}\u00b0, ${number(deviation[1], 2)}`),
       ),
       h("div", { class: "matrix", tabindex: 0, role: "group", "aria-label": "T_target_source" }, cells),
       copy,

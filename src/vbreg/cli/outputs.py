@@ -239,7 +239,8 @@ def write_pictures(outputs: Outputs, aligned: Aligned, target: Path, cloud: Poin
     title = f"{aligned.path.name} to {target.name}"
     jobs: list[tuple[Path, Callable[[], object]]] = []
     if (picture := outputs.picture) is not None:
-        jobs.append((picture, lambda: before_after(*pair, result.T_target_source, picture, title)))
+        shown = *pair, result.T_target_source, picture, title, result.verdict
+        jobs.append((picture, lambda: before_after(*shown)))
     if (figure := outputs.figure) is not None:
         jobs.append((figure, lambda: draw_figure(*pair, result, figure)))
     return _write(outputs, jobs)

@@ -119,7 +119,7 @@ def reconstruct(
     """Put all scans of FOLDER into one frame.
 
     Their poses are found from the scans alone, in any order. Scans that do not connect to the
-    others are told, and stay in frames of their own.
+    others are listed, and stay in frames of their own.
     """
     files = _check(folder, [output] if output else [], poses or [], report, work, thin)
     from vbreg import scenes
@@ -230,12 +230,10 @@ def _print(
     console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
 ) -> None:
     """Print what was found, for people."""
-    kept = sum(edge.kept for edge in found.edges)
-    sizes = ", ".join(str(len(members)) for members in found.components[:MAX_LISTED])
     print_row(console, "scans", str(len(found)))
-    print_row(console, "components", f"{len(found.components)} (of {sizes} scans)")
+    print_row(console, "components", found.components_in_words)
     print_row(console, "pairs", found.pairs_in_words)
-    print_row(console, "edges", f"{kept} kept, {len(found.edges) - kept} dropped")
+    print_row(console, "edges", found.edges_in_words)
     print_row(console, "voxel size", f"{found.voxel_size:g}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
@@ -248,19 +246,21 @@ def _print(
 
 def warn_of_scene(found: Reconstruction) -> None:
     """Say which scans do not connect, and which components almost did."""
+    from vbreg.scenes.results import counted
+
     if len(found.components) < 2:
         return
     apart = [found.names[k] for members in found.components[1:] for k in members]
     listed = ", ".join(apart[:MAX_LISTED]) + (", ..." if len(apart) > MAX_LISTED else "")
     complain(
         "warning",
-        f"{len(apart)} of {len(found)} scans do not connect to the largest component: {listed}; "
-        "they are in frames of their own",
+        f"not connected to the largest component: {listed} ({len(apart)} of "
+        f"{counted(len(found), 'scan')}); each component is in a frame of its own",
     )
     for join in found.refused[:MAX_LISTED]:
         complain(
             "warning",
             f"components {join.groups[0] + 1} and {join.groups[1] + 1} were not joined: "
-            f"{len(join.edges)} pairs agree on a pose, but others contradict it; more scans in "
-            "between would help",
+            f"{counted(len(join.edges), 'pair')} for the best pose between them, but others "
+            "contradict it; more scans in between would help",
         )

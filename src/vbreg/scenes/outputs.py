@@ -17,7 +17,7 @@ from vbreg.clouds import voxel_index
 from vbreg.errors import FileFormatError
 from vbreg.inputs import positive_number
 from vbreg.scenes.graph import information_of
-from vbreg.scenes.results import Reconstruction
+from vbreg.scenes.results import Reconstruction, counted
 from vbreg.types import Float64, PointCloud
 
 POSE_ENDINGS = (".json", ".tum", ".txt", ".g2o")
@@ -46,7 +46,7 @@ def write_scene_poses(path: str | os.PathLike[str], found: Reconstruction) -> No
         members = found.components[0]
         comments = [f"{k} {found.names[k]}" for k in members]
         left = len(found) - len(members)
-        comments += [f"{left} scans do not connect to these"] if left else []
+        comments += [f"not connected to these: {counted(left, 'scan')}"] if left else []
         io.write_tum(path, [(k, found.T_world_scan[k]) for k in members], comments)
     else:
         raise FileFormatError(
@@ -77,7 +77,9 @@ def scene_as_json(found: Reconstruction) -> dict[str, Any]:
                 "T_target_source": e.T_target_source.tolist(),
                 "probability": e.probability,
                 "kept": e.kept,
+                "dropped": e.dropped,
                 "error": e.error if np.isfinite(e.error) else None,
+                "distance": e.distance if np.isfinite(e.distance) else None,
                 "triangles": e.triangles,
                 "triangles_fit": e.triangles_fit,
                 "bridge": e.bridge,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vbreg import io
 from vbreg.scenes.outputs import scene_as_json
-from vbreg.scenes.results import Reconstruction
+from vbreg.scenes.results import Reconstruction, counted
 from vbreg.streaming import local_cloud
 from vbreg.types import Float64, PointCloud
 from vbreg.web_page import web_page
@@ -74,31 +74,25 @@ def _content(
         placed = [
             samples[k] @ R.T + t for k, R, t in zip(members, T[:, :3, :3], T[:, :3, 3], strict=True)
         ]
-        axes, middle = _view(np.concatenate(placed))
+        axes, middle = _view(np.concatenate(placed), T[:, :3, 3])
         placed = [(points - middle) @ axes.T for points in placed]
+        places = _layout(np.stack([_middle(points) for points in placed]))
         low, step, radius = _box(np.concatenate(placed))
         boxes.append({"low": low.tolist(), "step": step.tolist(), "radius": radius})
-        for k, points in zip(members, placed, strict=True):
-            above = (points.mean(axis=0) if len(points) else np.zeros(3))[:2]
-            said["scans"][k] |= {"start": start, "count": len(points), "above": above.tolist()}
+        for k, points, place in zip(members, placed, places, strict=True):
+            said["scans"][k] |= {"start": start, "count": len(points), "place": place.tolist()}
             parts.append(np.round((points - low) / step).astype(np.uint16))
             start += len(points)
-    kept = sum(edge.kept for edge in found.edges)
     said |= {
-        "title": f"{_counted(len(found), 'scan')} in "
-        f"{_counted(len(found.components), 'component')} - vbreg",
-        "about": f"Edges: {kept} kept, {len(found.edges) - kept} dropped. "
+        "title": f"{counted(len(found), 'scan')} in "
+        f"{counted(len(found.components), 'component')} - vbreg",
+        "about": f"Edges: {found.edges_in_words}. "
         f"Pairs: {found.pairs_in_words}. Voxel size: {found.voxel_size:g}.",
         "command": command,
         "boxes": boxes,
         "tried": [list(pair) for pair in found.tried],
     }
     return said, np.concatenate(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    """Return a number and what is counted, in the plural where it takes one."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
@@ -108,15 +102,39 @@ def _sample(cloud: str | os.PathLike[str] | PointCloud, most: int) -> Float64:
     return np.asarray(local.points.numpy()[rows] + local.origin)
 
 
-def _view(points: Float64) -> tuple[Float64, Float64]:
-    """Return axes (3, 3), the last one up, and the middle: rooms and streets are flat."""
+def _view(points: Float64, origins: Float64) -> tuple[Float64, Float64]:
+    """Return axes (3, 3), the last one up, and the middle: rooms and streets are flat.
+
+    Up is the side of the scans' origins (K, 3): sensors lie there, and most look down.
+    """
     middle = np.median(points, axis=0)
     some = points[:: max(1, len(points) // 20_000)] - middle
     near = some[np.linalg.norm(some, axis=1) <= np.quantile(np.linalg.norm(some, axis=1), 0.95)]
-    axes = np.linalg.svd(near, full_matrices=False)[2] if len(near) >= 3 else np.eye(3)
-    if np.linalg.det(axes) < 0:
-        axes = -axes
+    axes = _principal_axes(near)
+    if (origins.mean(axis=0) - middle) @ axes[2] < 0:
+        axes = axes * np.array([[-1.0], [1.0], [-1.0]])
     return axes, middle
+
+
+def _layout(middles: Float64) -> Float64:
+    """Return where scans lie (K, 2), seen along the direction in which their middles spread least.
+
+    Which way is up is not known, and a first scan need not be upright; this shows most of the
+    distances between scans.
+    """
+    offsets = middles - middles.mean(axis=0)
+    return (offsets @ _principal_axes(offsets).T)[:, :2]
+
+
+def _middle(points: Float64) -> Float64:
+    """Return the middle of points, or the origin where there are none."""
+    return points.mean(axis=0) if len(points) else np.zeros(3)
+
+
+def _principal_axes(offsets: Float64) -> Float64:
+    """Return right-handed axes (3, 3): from that in which offsets spread most to the least."""
+    axes = np.linalg.eigh(offsets.T @ offsets)[1].T[::-1]
+    return axes * np.sign(np.linalg.det(axes))
 
 
 def _box(points: Float64) -> tuple[Float64, Float64, float]:

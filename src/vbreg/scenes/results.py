@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from vbreg.scenes.joining import Join
-from vbreg.types import Float64, Int64
+from vbreg.types import LIKELY, Float64, Int64
+
+MAX_LISTED = 10  # components whose sizes are told
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and what is counted, in the plural where it takes one."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,25 +28,40 @@ class SceneEdge:
     probability: float  # that the pair alone gave it
     kept: bool
     error: float  # from the solved poses, in standard deviations; infinite between components
+    distance: float  # that it moves points at most from where the solved poses have them; likewise
+    allowed: float | None  # such a distance, if it was dropped for being further away
     triangles: int  # of kept edges, that it closes
     triangles_fit: int  # of these, that lead back to their start
     bridge: bool  # kept, and no loop confirms it
     guided: bool  # found again from where the graph says the pair lies
 
     @property
+    def dropped(self) -> bool:
+        """Whether it is not used though it was probable by itself."""
+        return not self.kept and self.probability >= LIKELY
+
+    @property
     def doubt(self) -> str:
         """What speaks against the edge, in plain words; empty where nothing does."""
         if not self.kept:
-            if not np.isfinite(self.error):
-                return "dropped: it would join scans that nothing else joins"
-            return (
-                f"dropped: it contradicts the solved poses ({self.error:.1f} standard deviations)"
-            )
+            return f"{'dropped' if self.dropped else 'improbable, not used'}: {self._against}"
         if self.bridge:
             return "no loop confirms it"
         if self.triangles and self.triangles_fit < self.triangles / 2:
             return f"only {self.triangles_fit} of {self.triangles} triangles with it close"
         return ""
+
+    @property
+    def _against(self) -> str:
+        """Why the edge is not kept."""
+        if not np.isfinite(self.error):
+            return "it would join scans that nothing else joins"
+        if self.allowed is not None:
+            return (
+                f"it moves points by up to {self.distance:.3g} from where the solved poses have "
+                f"them, {self.allowed:.3g} is allowed (unit of the scans)"
+            )
+        return f"it contradicts the solved poses ({self.error:.1f} standard deviations)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,6 +89,20 @@ class Reconstruction:
         return [np.flatnonzero(self.component == c).tolist() for c in range(count)]
 
     @property
+    def components_in_words(self) -> str:
+        """How many components there are, and of how many scans, the largest first."""
+        sizes = [len(members) for members in self.components]
+        if len(sizes) == 1:
+            return f"1: {counted(sizes[0], 'scan')}"
+        if sizes[0] == 1:
+            return f"{len(sizes)}: 1 scan each"
+        *first, last = map(str, sizes[:MAX_LISTED])
+        if len(sizes) == len(first) + 1:
+            return f"{len(sizes)}: {', '.join(first)} and {last} scans"
+        more = counted(len(sizes) - MAX_LISTED, "more component")
+        return f"{len(sizes)}: {', '.join([*first, last])} scans and {more}"
+
+    @property
     def pairs_in_words(self) -> str:
         """How many of all pairs were registered, and how many of these again."""
         possible = len(self) * (len(self) - 1) // 2
@@ -74,6 +110,15 @@ class Reconstruction:
         again = self.registrations - len(self.tried)
         said = f"{len(self.tried)} of {possible} registered ({share:.0f} %)"
         return f"{said}, {again} of them again" if again else said
+
+    @property
+    def edges_in_words(self) -> str:
+        """How many edges were kept, and how many of the others were probable by themselves."""
+        kept = sum(edge.kept for edge in self.edges)
+        dropped = sum(edge.dropped for edge in self.edges)
+        improbable = len(self.edges) - kept - dropped
+        said = f"{kept} kept, {dropped} dropped"
+        return f"{said}, {improbable} improbable and not used" if improbable else said
 
     @property
     def doubtful(self) -> list[SceneEdge]:

@@ -240,7 +240,11 @@ class SceneSearch:
         solution = self.joined.solution
         if refine:
             solution = self._refined(solution, edges)
-        kept = self._near(solution, edges)
+        distance = self._distances(solution, edges)
+        limit = MAX_MOVE * self.scale.inlier_threshold
+        kept = solution.kept.copy()
+        kept[kept] = near_edges(len(self.scans), edges.take(kept), distance[kept], limit)
+        too_far = solution.kept & ~kept
         closed, fit = triangle_support(edges, kept, len(self.scans))
         thread = np.zeros(len(edges), dtype=bool)
         thread[kept] = bridges(len(self.scans), edges.take(kept))
@@ -253,6 +257,8 @@ class SceneSearch:
                 float(edges.probability[e]),
                 bool(kept[e]),
                 float(solution.error[e]),
+                float(distance[e]),
+                limit if too_far[e] else None,
                 int(closed[e]),
                 int(fit[e]),
                 bool(thread[e]),
@@ -273,8 +279,11 @@ class SceneSearch:
             refine,
         )
 
-    def _near(self, solution: GraphSolution, edges: PoseEdges) -> Bool:
-        """Tell (E,) which kept edges lie near the solved poses, or hold scans together."""
+    def _distances(self, solution: GraphSolution, edges: PoseEdges) -> Float64:
+        """Return how far (E,) edges move points at most from where the solved poses have them.
+
+        Between components, which share no frame, that is infinite.
+        """
         T = solution.T_world_scan
         predicted = inverse(T[edges.target]) @ T[edges.source]
         middles = np.stack([surface.middle for surface in self.surfaces])[edges.source]
@@ -285,14 +294,8 @@ class SceneSearch:
         shift = np.linalg.norm(there - here, axis=1)
         turn = np.linalg.norm(logarithm(predicted @ inverse(edges.T_target_source))[:, :3], axis=1)
         arm = np.array([surface.radius for surface in self.surfaces])[edges.source]
-        kept = solution.kept.copy()
-        kept[kept] = near_edges(
-            len(self.scans),
-            edges.take(kept),
-            (shift + turn * arm)[kept],
-            MAX_MOVE * self.scale.inlier_threshold,
-        )
-        return kept
+        apart = solution.component[edges.source] != solution.component[edges.target]
+        return np.where(apart, np.inf, shift + turn * arm)
 
     def _refined(self, solution: GraphSolution, edges: PoseEdges) -> GraphSolution:
         """Return poses after overlapping scans were laid onto each other, pair by pair."""

@@ -34,7 +34,7 @@
     e.triangles ? `${e.triangles_fit} of ${e.triangles}` : "-", e.doubt];
   const head = ["source", "target", "probability", "triangles that close", "why"];
   table("doubtful", head, data.edges.filter((e) => e.kept && e.doubt).map(edgeRow), "None.");
-  table("dropped", head, data.edges.filter((e) => !e.kept && e.probability >= 0.5)
+  table("dropped", head, data.edges.filter((e) => e.dropped)
     .sort((a, b) => b.probability - a.probability).map(edgeRow), "None.");
   table("refused", ["components", "evidence for the best pose", "against it"],
     data.refused_joins.map((j) => [j.components.map((c) => c + 1).join(" and "),
@@ -53,14 +53,19 @@
     ink.fillRect(place[b] * cell, place[a] * cell, cell, cell);
   };
   ink.fillStyle = "#fff"; ink.fillRect(0, 0, K * cell, K * cell);
-  data.tried.forEach(([a, b]) => { paint(a, b, "#c4c9cf"); said.set(a < b ? `${a},${b}` : `${b},${a}`, "tried, nothing found"); });
-  [...data.edges].sort((a, b) => a.kept - b.kept).forEach((e) => {
+  data.tried.forEach(([a, b]) => { paint(a, b, "#c4c9cf"); said.set(a < b ? `${a},${b}` : `${b},${a}`, "tried, nothing probable found"); });
+  data.edges.filter((e) => e.kept || e.dropped).sort((a, b) => a.kept - b.kept).forEach((e) => {
     const light = 75 - 45 * e.probability;
     paint(e.source, e.target, e.kept ? `hsl(210 80% ${light}%)` : "hsl(28 90% 60%)");
     const key = e.source < e.target ? `${e.source},${e.target}` : `${e.target},${e.source}`;
     said.set(key, `${percent(e.probability)}, ${e.kept ? "kept" : "dropped"}`);
   });
-  for (let k = 0; k < K; k++) paint(k, k, "#57606a");
+  ink.font = `${Math.min(12, cell / 2)}px system-ui, sans-serif`; ink.textAlign = "center"; ink.textBaseline = "middle";
+  for (let k = 0; k < K; k++) {
+    paint(k, k, "#57606a");
+    if (cell < 14) continue;
+    ink.fillStyle = "#fff"; ink.fillText(String(k), (place[k] + 0.5) * cell, (place[k] + 0.5) * cell);
+  }
   pairs.addEventListener("pointermove", (event) => {
     const box = pairs.getBoundingClientRect(), scale = pairs.width / box.width;
     const a = order[Math.floor((event.clientX - box.left) * scale / cell)];
@@ -78,13 +83,13 @@
     return node;
   };
   data.components.filter((members) => members.length > 1).forEach((members) => {
-    const at = members.map((k) => data.scans[k].above);
+    const at = members.map((k) => data.scans[k].place);
     const low = [0, 1].map((i) => Math.min(...at.map((p) => p[i])));
     const high = [0, 1].map((i) => Math.max(...at.map((p) => p[i])));
     const scale = 640 / Math.max(high[0] - low[0], high[1] - low[1], 1e-9);
     const width = (high[0] - low[0]) * scale + 80, height = (high[1] - low[1]) * scale + 60;
-    const x = (k) => 30 + (data.scans[k].above[0] - low[0]) * scale;
-    const y = (k) => 30 + (high[1] - data.scans[k].above[1]) * scale;
+    const x = (k) => 30 + (data.scans[k].place[0] - low[0]) * scale;
+    const y = (k) => 30 + (high[1] - data.scans[k].place[1]) * scale;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
     data.edges.filter((e) => e.kept && members.includes(e.source)).forEach((e) => {
       const line = svg("line", { x1: x(e.source), y1: y(e.source), x2: x(e.target), y2: y(e.target),
@@ -97,8 +102,11 @@
     members.forEach((k) => {
       const dot = svg("circle", { cx: x(k), cy: y(k), r: 4 }), title = svg("title", {});
       title.textContent = name(k); dot.append(title);
-      const label = svg("text", { x: x(k) + 6, y: y(k) - 5 }); label.textContent = String(k);
-      picture.append(dot, label);
+      picture.append(dot);
+    });
+    members.forEach((k) => {
+      const label = svg("text", { x: x(k) + 7, y: y(k) - 7 }); label.textContent = String(k);
+      picture.append(label);
     });
     find("graph").append(picture);
   });
@@ -152,7 +160,7 @@
     });
   };
   data.components.forEach((members, c) => {
-    find("component").append(make("option", `${c + 1}: ${members.length} scans`, { value: c }));
+    find("component").append(make("option", `${c + 1}: ${members.length} ${members.length === 1 ? "scan" : "scans"}`, { value: c }));
   });
   find("component").addEventListener("change", (event) => { chosen = Number(event.target.value); list(); redraw(); });
   const setAll = (value) => { data.components[chosen].forEach((k) => { shown[k] = value; }); list(); redraw(); };
