@@ -287,6 +287,15 @@ def test_limits_tell_which_poses_they_allow() -> None:
     assert limits().allow(T).all()
 
 
+def test_a_limit_of_half_a_turn_is_none() -> None:
+    T = shifted(1.0)[0, 0]
+    T[:3, :3] = rotation_of_vector(torch.tensor([0.0, 0.0, 3.0]))
+    assert limits(angle=3.2, length=2.0).used(T) == (0.5, 0.0)
+    length, angle = limits(angle=3.1, length=2.0).used(T)
+    assert length == 0.5
+    assert angle == pytest.approx(3.0 / 3.1)
+
+
 def test_the_best_within_limits_is_chosen() -> None:
     T, score = shifted(5.0, 1.0, 0.5), torch.tensor([[0.9, 0.3, 0.6]], dtype=torch.float64)
     sound = torch.tensor([[True, True, False]])

@@ -114,6 +114,7 @@ def test_stray_points_are_left_out_where_they_spoil_a_pose(
     assert found.success_probability > 0.9
     added = len(pair[0].points) - len(source.points)
     assert 0.9 * added < found.points_dropped[0] < 1.2 * added
+    assert min(found.lone_shares or ()) > 0.3  # of the clouds as they were given
     monkeypatch.setattr("vbreg.registrar.spoilt_by_lone_points", lambda result: False)
     before = registrar([request])[0]
     assert isinstance(before, Registration)
@@ -126,7 +127,7 @@ def test_stray_points_are_left_out_where_they_spoil_a_pose(
 def test_a_cloud_of_nothing_but_strays_is_not_cleaned() -> None:
     points = np.random.default_rng(0).random((200, 3))
     request = Request.of(*(LocalCloud.of(points, "a cloud") for _ in range(2)), voxel_size=0.01)
-    assert request.without_lone_points() is None
+    assert request.without_lone_points((1.0, 1.0)) is None
 
 
 def test_a_wrong_constraint_is_not_forgiven_at_a_larger_voxel_size() -> None:

@@ -210,6 +210,8 @@ def test_a_limit_that_holds_a_pose_back_is_told_whatever_the_probability() -> No
     assert free.reasons == ()
     held = dataclasses.replace(free, limits_reached=("max_translation",))
     assert held.verdict.startswith("probably aligned, 99 %: the pose lies at the limit of max_tr")
+    assert free.settled
+    assert not held.settled
 
 
 def test_a_pose_that_is_not_trusted_always_has_a_reason() -> None:
@@ -228,6 +230,13 @@ def test_where_hardly_any_match_agrees_nothing_is_said_of_free_directions() -> N
     assert not any("slides" in reason for reason in few.reasons)
     many = result(inliers=150, success_probability=0.01, uncertainty_given=free)
     assert "slides along" in many.reasons[0]
+
+
+@pytest.mark.parametrize(("inliers", "matches", "said"), [(4, 8, "only 4 of 8"), (3, 8, "hardly")])
+def test_half_of_a_handful_of_matches_is_not_hardly_any(
+    inliers: int, matches: int, said: str
+) -> None:
+    assert result(matches, inliers, overlap=0.5).reasons[0].startswith(said)
 
 
 @pytest.mark.parametrize(("p", "told"), [(0.02, True), (0.6, False), (None, False)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def worth_another_size(found: Registration | VBRegError) -> bool:
     return found.success_probability is not None and found.success_probability < LIKELY
 
 
-def spoilt_by_lone_points(found: Registration | VBRegError) -> bool:
+def spoilt_by_lone_points(found: Registration | VBRegError) -> TypeGuard[Registration]:
     """Tell whether a doubtful pose may become better without points that lie on no surface."""
     if isinstance(found, VBRegError) or found.lone_shares is None:
         return False

@@ -65,9 +65,13 @@ class Limits(NamedTuple):
         return (angle <= self.max_angle) & (length <= self.max_length)
 
     def used(self, T: Tensor) -> tuple[float, float]:
-        """Return which share of the largest length and of the largest angle a pose (4, 4) uses."""
+        """Return which share of the largest length and of the largest angle a pose (4, 4) uses.
+
+        No angle exceeds half a turn, so a limit of that much is none.
+        """
         angle, length = self._from_guess(T)
-        return float(length) / self.max_length, float(angle) / self.max_angle
+        limited = self.max_angle < math.pi
+        return float(length) / self.max_length, float(angle) / self.max_angle if limited else 0.0
 
     def _from_guess(self, T: Tensor) -> tuple[Tensor, Tensor]:
         """Return by which angles and lengths (...) poses (..., 4, 4) differ from the guess."""

@@ -59,6 +59,7 @@ class Request:
     constraints: Constraints | None
     max_scale: float | None  # how many times larger or smaller the source may be
     clock: Stopwatch
+    lone_shares: tuple[float, float] | None = None  # of the clouds before they were left out
 
     @staticmethod
     def of(
@@ -92,13 +93,16 @@ class Request:
         """
         return self.estimated and self.max_scale is None and (factor < 1 or not self.constraints)
 
-    def without_lone_points(self) -> Request | None:
-        """Return the request without what lies on no surface; None where too little is left."""
+    def without_lone_points(self, lone_shares: tuple[float, float] | None) -> Request | None:
+        """Return the request without what lies on no surface, which is such a share of its clouds.
+
+        None where too little is left.
+        """
         lengths = self.scale.voxel_size, self.scale.normal_radius
         source, target = (c.without_lone_points(*lengths) for c in (self.source, self.target))
         if min(len(source.points), len(target.points)) < MIN_MATCHES:
             return None
-        return replace(self, source=source, target=target)
+        return replace(self, source=source, target=target, lone_shares=lone_shares)
 
 
 class Look(NamedTuple):
@@ -156,7 +160,7 @@ class Registrar:
     ) -> tuple[list[Request], list[Found]]:
         """Return requests and results, without points that lie on no surface if that is better."""
         cleaned = [
-            request.without_lone_points()
+            request.without_lone_points(result.lone_shares)
             if request.max_scale is None and spoilt_by_lone_points(result)
             else None
             for request, result in zip(requests, found, strict=True)
@@ -264,6 +268,7 @@ class Registrar:
             voxel_size_estimated=request.estimated,
             points_read=(source.count, target.count),
             points_dropped=(source.dropped, target.dropped),
+            lone_shares=request.lone_shares or result.lone_shares,
             scale=look.factor,
         )
 

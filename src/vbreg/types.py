@@ -194,6 +194,11 @@ class Registration:
         return self.fixed and not self.free_directions
 
     @property
+    def settled(self) -> bool:
+        """Whether nothing is left free, and no limit that was given holds the pose back."""
+        return self.determined and not self.limits_reached
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """What speaks against the pose, in plain words; empty where nothing does."""
         said = tuple(_reasons(self))
@@ -207,7 +212,7 @@ class Registration:
         p = self.success_probability
         if p is None:
             return "not judged"
-        if p >= SURE and self.determined and not self.limits_reached:
+        if p >= SURE and self.settled:
             return f"aligned, {in_percent(p)}"
         said = "probably aligned" if p >= LIKELY else "do not trust this pose"
         return f"{said}, {in_percent(p)}: {self.reasons[0]}"
@@ -276,10 +281,13 @@ def _reasons(result: Registration) -> Iterator[str]:
     """Say what speaks against a pose, what explains most first."""
     inliers, matches = result.inlier_count, len(result.correspondences)
     chosen = result.success_probability or 0.0
-    if inliers < HARDLY_ANY:
+    few = inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches)
+    hardly_any = inliers < min(HARDLY_ANY, matches / 2)
+    if hardly_any:
+        size = "" if result.voxel_size is None else ", and does the voxel size suit them"
         yield (
             f"hardly any match agrees with this pose ({inliers} of {matches}): do the scans "
-            "overlap, and does the voxel size suit them?"
+            f"overlap{size}?"
         )
     elif result.free_directions:
         free = ", ".join(map(str, result.free_directions))
@@ -294,7 +302,7 @@ def _reasons(result: Registration) -> Iterator[str]:
     if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
         share = 100 * result.overlap
         yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"
-    if HARDLY_ANY <= inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches):
+    if few and not hardly_any:
         yield f"only {inliers} of {matches} matches agree with this pose"
     yield from _lone_points(result)
     yield from _rival(result)

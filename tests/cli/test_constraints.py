@@ -35,15 +35,17 @@ def test_another_word_for_gravity_is_one_line(
     assert search.options is None
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["txt", "json", "npy"])
 def test_a_guess_is_read(
     run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path, form: str
 ) -> None:
     path = tmp_path / f"guess.{form}"
     if form == "json":
         path.write_text(json.dumps({"T_target_source": known_pose().tolist()}))
+    elif form == "npy":
+        np.save(path, known_pose())
     else:
-        np.savetxt(path, known_pose())
+        np.savetxt(path, known_pose()[:3])
     assert run("register", *clouds, "--guess", path, "--max-rotation", "10").code == 0
     assert search.options is not None
     np.testing.assert_allclose(search.options["guess"], known_pose())
@@ -56,7 +58,7 @@ def test_what_is_no_guess_is_one_line(
 ) -> None:
     (tmp_path / "guess.txt").write_text(content)
     outcome = run("register", *clouds, "--guess", tmp_path / "guess.txt")
-    assert_one_line(outcome, "guess.txt", "four rows")
+    assert_one_line(outcome, "guess.txt", "expected a rigid pose")
     missing = run("register", *clouds, "--guess", tmp_path / "none.txt")
     assert_one_line(missing, "none.txt", "no such file")
     assert search.options is None

@@ -582,6 +582,15 @@ def test_an_improbable_pose_has_an_exit_code_of_its_own(
     assert aligned.exists()
 
 
+def test_what_falls_just_short_is_not_told_as_enough(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    search.result = judged(search.result, 0.8996)
+    outcome = run("register", *clouds, "--min-probability", "0.9")
+    assert outcome.code == 3
+    assert "the pose is right with 89.9 %, below --min-probability 0.9" in outcome.err
+
+
 def test_a_probability_needs_a_judge(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     outcome = run("register", *clouds, "--no-verify", "--min-probability", "0.5")
     assert_one_line(outcome, "--min-probability 0.5 with --no-verify")

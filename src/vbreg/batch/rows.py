@@ -146,10 +146,11 @@ def failed(number: int, message: str, seconds: float | None = None) -> Row:
 def succeeded(number: int, result: Registration, least: float) -> Row:
     """Return the result of a row that has a pose; one less probable than `least` is doubtful.
 
-    So is one that what the scans share does not fix, and one that nobody judged.
+    So is one that what the scans share does not fix, one that a limit may hold back, and one that
+    nobody judged.
     """
     p = result.success_probability
-    sure = p is not None and p >= least and result.determined
+    sure = p is not None and p >= least and result.settled
     status: Status = "ok" if sure else "doubtful"
     reason = result.verdict if p is not None else "; ".join(result.reasons)
     pose = map(float, result.T_target_source.ravel())

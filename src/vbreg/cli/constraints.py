@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 
-from vbreg.errors import FileFormatError, VBRegError
-from vbreg.types import Float64
+from vbreg.errors import VBRegError
 
 GravityOption = Annotated[
     str | None,
@@ -24,8 +21,8 @@ GuessOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="About the pose: four rows of four numbers, or what --json wrote. Goes with "
-        "--max-translation, --max-rotation or both.",
+        help="About the pose: what --json wrote, or 4 x 4 or 3 x 4 numbers as text or .npy. Goes "
+        "with --max-translation, --max-rotation or both.",
     ),
 ]
 MaxTranslationOption = Annotated[
@@ -69,21 +66,3 @@ def gravity_of(
             "SOURCE before those of TARGET"
         )
     return numbers if len(numbers) == 3 else [numbers[:3], numbers[3:]]
-
-
-def guess_of(path: Path | None) -> Float64 | None:
-    """Read a pose from text or JSON."""
-    if path is None:
-        return None
-    if not path.is_file():
-        raise FileFormatError(f"--guess {path}: no such file; check the spelling")
-    try:
-        text = path.read_text(encoding="utf-8")
-        if text.lstrip().startswith("{"):
-            return np.array(json.loads(text)["T_target_source"], dtype=np.float64)
-        return np.array([line.split() for line in text.splitlines() if line.strip()], dtype=float)
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(
-            f"--guess {path}: expected four rows of four numbers, or JSON with T_target_source "
-            f"({type(error).__name__}: {error})"
-        ) from error

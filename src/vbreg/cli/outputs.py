@@ -5,6 +5,7 @@ A file that cannot be written is one line on stderr; the poses and all other fil
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -157,11 +158,11 @@ def align_each(paths: Sequence[Path], align: Callable[[Path], Aligned]) -> list[
 
 
 def doubts(result: Registration, remedy: str) -> list[str]:
-    """Say why not to trust a pose and what to do; nothing where it is probable and fixed."""
+    """Say why not to trust a pose and what to do; nothing where it is probable and settled."""
     p = result.success_probability
     if p is not None and p < LIKELY:
         return [f"{result.verdict}; {remedy}"]
-    if result.determined and p is not None:
+    if result.settled and p is not None:
         return []
     return list(result.reasons)
 
@@ -276,7 +277,8 @@ def _improbable(aligned: Aligned, least: float) -> bool:
     p = aligned.result.success_probability
     if p is not None and p >= least:
         return False
-    said = "was not judged" if p is None else f"is right with {100 * p:.1f} %"
+    # Rounded down, so that it is never told as what was asked for, or as certain.
+    said = "was not judged" if p is None else f"is right with {math.floor(1000 * p) / 10:.1f} %"
     complain(
         "error",
         f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "

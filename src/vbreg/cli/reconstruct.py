@@ -23,6 +23,7 @@ from vbreg.cli.console import complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
 from vbreg.errors import VBRegError
 from vbreg.progress import progress
+from vbreg.types import in_percent
 
 if TYPE_CHECKING:
     from vbreg.scenes import Reconstruction
@@ -237,7 +238,7 @@ def _print(
     print_row(console, "voxel size", f"{found.voxel_size:g}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
-        print_row(console, "doubtful", f"{ends}: {edge.doubt} ({100 * edge.probability:.0f} %)")
+        print_row(console, "doubtful", f"{ends}: {edge.doubt} ({in_percent(edge.probability)})")
     for path in written:
         print_row(console, "wrote", str(path))
     if work is not None:

@@ -30,7 +30,6 @@ from vbreg.cli.constraints import (
     MaxScaleOption,
     MaxTranslationOption,
     gravity_of,
-    guess_of,
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import (
@@ -235,6 +234,8 @@ def register(
 
     Of several sources, each is registered to TARGET, which is read once.
     """
+    from vbreg.io import read_pose
+
     several = len(source) > 1
     outputs = Outputs(output, merge, picture, figure, report, json_path, coordinates, quiet)
     crops = [parse_crop(text) for text in crop or []]
@@ -249,7 +250,7 @@ def register(
         "viewpoint": viewpoint_of(viewpoint),
         "max_correspondences": max_correspondences,
         "gravity": gravity_of(gravity),
-        "guess": guess_of(guess),
+        "guess": None if guess is None else read_pose(guess),
         "max_translation": max_translation,
         "max_rotation": max_rotation,
         "max_scale": max_scale,

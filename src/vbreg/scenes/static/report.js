@@ -8,7 +8,8 @@
     for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
     return node;
   };
-  const percent = (p) => (100 * p).toFixed(p > 0.99 ? 1 : 0) + " %";
+  const percent = (p) =>
+    p > 0.995 ? "> 99 %" : p < 0.005 ? "< 1 %" : (100 * p).toFixed(0) + " %";
   const name = (k) => data.scans[k].name;
 
   find("title").textContent = data.title;
