@@ -52,7 +52,7 @@ def test_scans_of_streets_are_seen_from_their_origin(
 def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of an estimated size alone; what is asked for is what is used."""
+    """Half of it, and twice where it was estimated; without a retry none."""
     source, target, _ = demo.load()
     tried: list[float] = []
     solve = VBReg.solve_batch
@@ -73,8 +73,13 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     assert found.success_probability == 0.4
     assert found.voxel_size_estimated
     tried.clear()
-    register(*some, voxel_size=0.1, device="cpu")
-    assert tried == [0.1]
+    found = register(*some, voxel_size=0.1, device="cpu")
+    assert tried == [0.1, 0.05]
+    assert (found.voxel_size, found.voxel_size_estimated) == (0.1, False)
+    tried.clear()
+    for given in (None, 0.1):
+        register(*some, voxel_size=given, retry=False, device="cpu")
+    assert tried == [first, 0.1]
     tried.clear()
     trust[0] = 0.98
     register(*some, device="cpu")
@@ -139,4 +144,5 @@ def test_a_wrong_constraint_is_not_forgiven_at_a_larger_voxel_size() -> None:
     assert [Request.of(*clouds).may_have_size(f) for f in sizes] == [True, True]
     constrained = Request.of(*clouds, constraints=known)
     assert [constrained.may_have_size(f) for f in sizes] == [False, True]
-    assert not any(Request.of(*clouds, voxel_size=0.1).may_have_size(f) for f in sizes)
+    given = Request.of(*clouds, voxel_size=0.1)
+    assert [given.may_have_size(f) for f in sizes] == [False, True]

@@ -200,6 +200,8 @@ def test_more_matches_of_clouds_than_memory_holds_are_thinned(
         ({"preset": []}, r"preset \[\]: expected one of indoor, outdoor"),
         ({"keypoints": np.array([1, 2])}, "keypoints .*or 'all'"),
         ({"voxel_size": True}, "voxel_size True"),
+        ({"verify": "no"}, "verify 'no': expected True or False"),
+        ({"retry": 2}, "retry 2: expected True or False"),
     ],
 )
 def test_a_wrong_option_is_told_before_any_work(options: dict[str, Any], message: str) -> None:

@@ -1,9 +1,9 @@
 """What `register` does when one attempt at a pose does not settle it: it tries again.
 
-Without the points that lie on no surface, where there are many; at other voxel sizes where the size
-was estimated and the pose is not trusted; with the mirror image of the source where a flipped axis
-might be the reason for doubt; and at many scales of the source where its scale is unknown. Whoever
-calls hands in what makes an attempt.
+Without the points that lie on no surface, where there are many; at half the voxel size, and at
+twice where the size was estimated, if the pose is not trusted; with the mirror image of the source
+where a flipped axis might be the reason for doubt; and at many scales of the source where its scale
+is unknown. Whoever calls hands in what makes an attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.geometry import apply, procrustes
 from vbreg.types import LIKELY, MANY_LONE_POINTS, Float64, Registration
 
-OTHER_SIZES = (2.0, 0.5)  # of the estimated voxel size, tried where its pose is not trusted
+OTHER_SIZES = (2.0, 0.5)  # times the voxel size, tried where its pose is not trusted
 BEYOND_DOUBT = 0.97  # probability from which on nobody looks any further
 MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 SCALE_STEP = 1.2  # from one scale that is tried to the next: a pose is found within a tenth of its
@@ -32,7 +32,7 @@ MIN_SCALED_MATCHES = 10  # that agree, for a scale to be told from
 
 
 def worth_another_size(found: Registration | VBRegError) -> bool:
-    """Tell whether a pose at an estimated voxel size is so little trusted that others are tried."""
+    """Tell whether a pose is so little trusted that other voxel sizes are tried."""
     if isinstance(found, VBRegError):
         return False
     return found.success_probability is not None and found.success_probability < LIKELY

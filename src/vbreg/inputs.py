@@ -185,6 +185,12 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
         raise VBRegError(f"{name} {value!r}: expected one of {', '.join(choices)}")
 
 
+def check_flag(value: object, name: str) -> None:
+    """Raise unless the value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise VBRegError(f"{name} {value!r}: expected True or False")
+
+
 def check_points(name: str, points: Tensor) -> None:
     """Raise unless `points` is a finite float32 or float64 tensor (N, 3)."""
     if points.ndim != 2 or points.shape[1] != 3:

@@ -25,6 +25,7 @@ from vbreg.inputs import (
     as_descriptors,
     as_matches,
     check_choice,
+    check_flag,
     check_seed,
     check_whole_number,
     finite_rows,
@@ -455,8 +456,7 @@ class VBReg:
 
 def check_verification(verify: object, refine: object) -> None:
     """Raise where an option of the verification is of a wrong type."""
-    if not isinstance(verify, bool | np.bool_):
-        raise VBRegError(f"verify {verify!r}: expected True or False")
+    check_flag(verify, "verify")
     if refine is not None:
         check_choice(refine, "refine", get_args(RefineName))
 

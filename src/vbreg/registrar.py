@@ -87,11 +87,14 @@ class Request:
         )
 
     def may_have_size(self, factor: float) -> bool:
-        """Tell whether so many times the estimated voxel size may be tried.
+        """Tell whether so many times the voxel size may be tried.
 
-        A larger one calls a coarser pose right, and so a wrong constraint, too.
+        A larger one calls a coarser pose right, and so a wrong constraint, too: it is for sizes
+        that were estimated, where nothing is known of the pose.
         """
-        return self.estimated and self.max_scale is None and (factor < 1 or not self.constraints)
+        if self.max_scale is not None:
+            return False
+        return factor < 1 or (self.estimated and not self.constraints)
 
     def without_lone_points(self, lone_shares: tuple[float, float] | None) -> Request | None:
         """Return the request without what lies on no surface, which is such a share of its clouds.
@@ -135,11 +138,22 @@ class Registrar:
     verify: bool = True
     refine: RefineName | None = None
     seed: int | None = None
+    retry: bool = True  # whether a pose that is in doubt is looked at in other ways, too
     describe: Describe = describe  # or what remembers the clouds that it has described
 
     def __call__(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair, or the error that it met; the others go on."""
-        requests, found = self._without_lone_points(requests, self._first_results(requests))
+        found = self._first_results(requests)
+        if self.retry:
+            found = self._looked_at_again(requests, found)
+        return [
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            for result, clock in zip(found, (request.clock for request in requests), strict=True)
+        ]
+
+    def _looked_at_again(self, requests: Sequence[Request], found: Sequence[Found]) -> list[Found]:
+        """Return what becomes of results in doubt when their pairs are looked at in other ways."""
+        requests, found = self._without_lone_points(requests, found)
         for factor in OTHER_SIZES:
             sizes = [
                 Look(request, Scale(request.scale.voxel_size * factor))
@@ -149,11 +163,7 @@ class Registrar:
             ]
             found = self._after(sizes, found, more_probable)
         in_mirror = [_in_mirror(*each) for each in zip(requests, found, strict=True)]
-        found = self._after(in_mirror, found, unless_mirrored)
-        return [
-            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
-            for result, clock in zip(found, (request.clock for request in requests), strict=True)
-        ]
+        return self._after(in_mirror, found, unless_mirrored)
 
     def _without_lone_points(
         self, requests: Sequence[Request], found: Sequence[Found]

@@ -28,6 +28,7 @@ from vbreg.inputs import (
     Cloud,
     Ignore,
     check_choice,
+    check_flag,
     check_seed,
     check_whole_number,
     positive_number,
@@ -66,6 +67,7 @@ def register(
     ignore: Ignore | IgnorePair | None = None,
     verify: bool = True,
     refine: RefineName | None = None,
+    retry: bool = True,
     seed: int | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> Registration:
@@ -73,9 +75,7 @@ def register(
 
     Clouds are paths, arrays (N, 3), tensors, or objects with `.points`. `voxel_size` is the one
     scale that sets every radius; left out, it is the preset's ('indoor' 0.05 m, 'outdoor' 0.30 m)
-    or, without a preset, estimated from the clouds; where the pose is not trusted at that size,
-    twice and half of it are tried, too, and the most probable pose is taken. The result says what
-    was chosen.
+    or, without a preset, estimated from the clouds. The result says what was chosen.
 
     `weights` are 'fast', 'universal' (the larger network of the paper) or a file that `vbreg train`
     wrote. A `model` given instead is used on its device.
@@ -101,15 +101,18 @@ def register(
 
     With `verify`, the best poses that the matches allow are laid upon the clouds, a judge chooses
     among them and tells `success_probability`; without, the matches alone decide, as in the paper.
-    A pose that is trusted but not beyond doubt is compared with what the mirror image of the source
-    gives, since a flipped axis is easily overlooked.
+    With `retry`, a pose that is in doubt is looked for in other ways, too, and the most probable
+    one is taken: at half the voxel size (and at twice, if it was estimated), and without points
+    that lie on no surface, where these are many. A pose that is trusted but not beyond doubt is
+    compared with what the mirror image of the source gives, since a flipped axis is easily
+    overlooked. Without, each pair has one attempt, which bounds the time.
     `refine` says whether the chosen pose is then made exact on the clouds ('icp') or not ('none');
     left out, it is where it is verified.
 
     `seed` samples the latent features instead of taking their mean. `on_stage` is told the name of
     each stage as it begins. The same call gives the same answer.
     """
-    _check_options(preset, weights, model, device, keypoints, matching, seed, on_stage)
+    _check_options(preset, weights, model, device, keypoints, matching, retry, seed, on_stage)
     _check_numbers(max_correspondences, viewpoint, voxel_size)
     check_verification(verify, refine)
     constraints = Constraints.of(gravity, guess, max_translation, max_rotation)
@@ -131,7 +134,7 @@ def register(
     with clock("weights"):
         model = _choose_model(model, weights, device)
     registrar = Registrar(
-        model, compute, keypoints, matching, max_correspondences, verify, refine, seed
+        model, compute, keypoints, matching, max_correspondences, verify, refine, seed, retry
     )
     found = registrar([request])[0]
     if isinstance(found, VBRegError):
@@ -146,6 +149,7 @@ def _check_options(
     device: str | torch.device,
     keypoints: object,
     matching: object,
+    retry: object,
     seed: object,
     on_stage: object,
 ) -> None:
@@ -167,6 +171,7 @@ def _check_options(
             raise VBRegError(f"{error}, or 'all'") from None
     if matching is not None:
         check_choice(matching, "matching", get_args(MatchingName))
+    check_flag(retry, "retry")
     check_seed(seed)
     if on_stage is not None and not callable(on_stage):
         raise VBRegError(

@@ -28,16 +28,14 @@ def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     out = tmp_path / "poses.csv"
     done = run(
         "batch", "pairs.csv", "-o", out, "--preset", "outdoor", "--memory", "5", "--workers", "2",
-        "--keypoints", "all", "--overwrite",
+        "--keypoints", "all", "--overwrite", "--no-retry",
     )  # fmt: skip
     assert done.code == 0
     assert "3: 1 failed, 2 ok" in done.out
     assert "0.50 pairs/s, 2 workers" in done.out
     settings = given["settings"]
-    assert (settings.preset, settings.keypoints, settings.cache_bytes) == (
-        "outdoor",
-        "all",
-        5 << 20,
+    assert settings == batch.BatchSettings(
+        preset="outdoor", keypoints="all", retry=False, cache_bytes=5 << 20
     )
     assert (given["workers"], given["overwrite"], given["engine"]) == (2, True, "local")
     assert given["pairs"] == Path("pairs.csv")

@@ -274,7 +274,7 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         *("register", *clouds, "--voxel-size", "0.1", "--preset", "outdoor", "--device", "cpu"),
         *("--matching", "mutual", "--keypoints", "900", "--max-correspondences", "500"),
         *("--seed", "3", "--viewpoint", "0,0,1.7", "--gravity", "z"),
-        *("--max-translation", "2.5", "--max-rotation", "30"),
+        *("--max-translation", "2.5", "--max-rotation", "30", "--no-retry"),
     )
     assert search.options is not None
     given = {k: v for k, v in search.options.items() if k != "on_stage"}
@@ -295,6 +295,7 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
         "max_scale": None,
         "verify": True,
         "refine": None,
+        "retry": False,
         "seed": 3,
     }
 

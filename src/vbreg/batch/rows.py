@@ -56,6 +56,7 @@ class BatchSettings:
     max_correspondences: int = MAX_CORRESPONDENCES
     verify: bool = True
     refine: RefineName | None = None
+    retry: bool = True
     voxel_size: float | None = None  # of rows that say nothing of it
     preset: PresetName | None = None
     min_probability: float = SURE  # from which on a row is ok

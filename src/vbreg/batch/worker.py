@@ -33,6 +33,7 @@ class Worker:
             settings.max_correspondences,
             settings.verify,
             settings.refine,
+            retry=settings.retry,
             describe=self.cache.describe,
         )
 

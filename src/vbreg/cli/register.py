@@ -167,6 +167,14 @@ RefineOption = Annotated[
     RefineName | None,
     typer.Option(help="Make the pose exact on the clouds, or not. Left out: icp if verified."),
 ]
+RetryOption = Annotated[
+    bool,
+    typer.Option(
+        "--retry/--no-retry",
+        help="Look again where a pose is in doubt (half the voxel size, without stray points, "
+        "the mirror image), or once.",
+    ),
+]
 MinProbabilityOption = Annotated[
     float | None,
     typer.Option(
@@ -226,6 +234,7 @@ def register(
     max_scale: MaxScaleOption = None,
     verify: VerifyOption = True,
     refine: RefineOption = None,
+    retry: RetryOption = True,
     min_probability: MinProbabilityOption = None,
     seed: LatentSeedOption = None,
     quiet: QuietOption = False,
@@ -256,6 +265,7 @@ def register(
         "max_scale": max_scale,
         "verify": verify,
         "refine": refine,
+        "retry": retry,
         "seed": seed,
     }
     if min_probability is not None and not verify:
