@@ -302,6 +302,7 @@ def main() -> None:
     parser.add_argument("--conditions", default=",".join(CONDITIONS), help="separated by commas")
     parser.add_argument("--descriptor", default="learned")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-retry", action="store_true", help="one look at each pair")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--rows", type=Path, help="write every outcome to this CSV file")
     arguments = parser.parse_args()
@@ -309,7 +310,11 @@ def main() -> None:
     rows = arguments.rows.open("w", encoding="utf-8", newline="") if arguments.rows else None
     if rows:
         csv.writer(rows).writerow(Outcome._fields)
-    options = {"descriptor": arguments.descriptor, "device": arguments.device}
+    options = {
+        "descriptor": arguments.descriptor,
+        "device": arguments.device,
+        "retry": not arguments.no_retry,
+    }
     wanted = arguments.conditions.split(",")
     if unknown := [each for each in wanted if each not in CONDITIONS]:
         sys.exit(f"unknown conditions {unknown}: choose from {', '.join(CONDITIONS)}")
