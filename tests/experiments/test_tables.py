@@ -336,7 +336,8 @@ def test_stored_matches_are_columns_where_they_lie_beside_the_fragments(
         datasets = list(tables.INDOOR) if count == 1 else ["3DLoMatch"] * count
         assert [c.dataset for c in columns] == datasets
         for column in columns:
-            assert not any(column.runs(name) for name in (*tables.LOOK_AT_CLOUDS, "kiss-matcher"))
+            of_clouds = (*tables.LOOK_AT_CLOUDS, "from-clouds", "kiss-matcher")
+            assert not any(column.runs(name) for name in of_clouds)
             assert column.runs("vbreg:fast")
             assert column.runs("sc2pcr")
 

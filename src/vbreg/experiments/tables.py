@@ -38,13 +38,14 @@ class Source(NamedTuple):
     as_register: bool = False  # matched as `register` does, else as the papers do
 
 
+AS_REGISTER = "as register"
 DESCRIBED = {
     "FPFH": Source("fpfh"),
     "Open3D's FPFH": Source("matches:open3d_fpfh"),  # what the papers match by
     "learned": Source("learned"),
     "FCGF": Source("fcgf"),
     "stored matches": Source("matches:learned"),
-    "as register": Source("learned", as_register=True),  # what users get if they say nothing
+    AS_REGISTER: Source("learned", as_register=True),  # what users get if they say nothing
 }
 MADE_BY = {  # how stored matches are made, where a script of ours does it
     "matches:open3d_fpfh": "`python scripts/make_open3d_matches.py --root DATA/3dmatch`",
@@ -106,7 +107,8 @@ class Column:
         """Tell whether a method has something of its own to show here."""
         name = method.partition(":")[0]
         if name in METHODS and METHODS[name].needs == "clouds":  # it makes its own matches
-            return self.settings.descriptor == "fpfh" and self.settings.points is None
+            shown = self.descriptor == (AS_REGISTER if name == "from-clouds" else "FPFH")
+            return shown and self.settings.points is None
         if stored_name(self.settings.descriptor):
             return name not in LOOK_AT_CLOUDS
         return name != "register" or self.settings.points is None

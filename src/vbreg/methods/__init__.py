@@ -52,6 +52,16 @@ _ENTRIES = (
         open_weights=_opener("vbreg", "open_verified_weights"),
     ),
     MethodEntry(
+        name="from-clouds",
+        title="vbreg.register, from clouds",
+        about="the call as users make it: its own matches, and more attempts where a pose is in "
+        "doubt",
+        paper="this package",
+        open=_opener("from_clouds"),
+        open_weights=_opener("from_clouds", "open_weights"),
+        needs="clouds",
+    ),
+    MethodEntry(
         name="pointdsc",
         title="PointDSC",
         about="non-local network guided by spatial consistency, neural spectral matching",

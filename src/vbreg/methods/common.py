@@ -187,6 +187,12 @@ def pose(R: Float64, t: Float64, *, found: bool = True) -> Estimate:
     return Estimate(torch.from_numpy(T).unsqueeze(0), torch.ones(1).bool())
 
 
+def pose_between_scans(task: Task, R: Float64, t: Float64, *, found: bool = True) -> Estimate:
+    """Return an estimate from R (3, 3) and t (3,) between the scans as they were given."""
+    source, target = (origin[0] for origin in task.matches.origins)
+    return pose(R, (t + R @ source - target) / task.matches.unit, found=found)
+
+
 def leading_eigenvector(task: Task, diagonal: float) -> Tensor:
     """Return (n,) of the matrix beta of the matches, largest entry 1, by power iteration.
 

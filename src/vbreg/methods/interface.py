@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from vbreg.errors import MissingExtraError
+from vbreg.errors import MissingExtraError, VBRegError
 from vbreg.types import Bool, Correspondences, Float64, Registration
 
 if TYPE_CHECKING:  # listing the methods loads no torch
@@ -64,6 +64,17 @@ class Problem:
         matches = matched.matches(with_descriptors=True)
         valid = np.ones(len(matches), dtype=bool)
         return Problem(matches, matched.correspondences, valid, matched, scans, seed)
+
+    def given_scans(self, method: str) -> tuple[Float64, Float64]:
+        """Return the points of both clouds, for a method that makes its own matches."""
+        if self.scans is not None:
+            return self.scans
+        if self.matched is None:
+            raise VBRegError(
+                f"method {method!r} finds its own matches: give the problem `scans`, the points of "
+                "both as they were measured"
+            )
+        return self.matched.source.in_user_frame(), self.matched.target.in_user_frame()
 
     @property
     def inlier_threshold(self) -> float:

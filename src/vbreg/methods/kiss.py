@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from vbreg.errors import VBRegError
-from vbreg.methods.common import Answer, LocalMethod, Task, pose
+from vbreg.methods.common import Answer, LocalMethod, Task, pose_between_scans
 from vbreg.methods.interface import Method
 from vbreg.scale import Scale
 
@@ -20,14 +19,7 @@ def solve(task: Task) -> Answer:
     """Ask KISS-Matcher for the pose of the scans."""
     import kiss_matcher
 
-    scans, matched = task.problem.scans, task.problem.matched
-    if scans is None and matched is not None:
-        scans = matched.source.in_user_frame(), matched.target.in_user_frame()
-    if scans is None:
-        raise VBRegError(
-            "method 'kiss-matcher' finds its own matches: give the problem `scans`, the points of "
-            "both as they were measured"
-        )
+    scans = task.problem.given_scans("kiss-matcher")
     # It finds far fewer poses when clouds are moved to their middle, as if it took the origin for
     # the sensor: they stay where they are unless float32 could not hold them. Its bounds on noise
     # are in metres.
@@ -41,8 +33,8 @@ def solve(task: Task) -> Answer:
     matcher = kiss_matcher.KISSMatcher(kiss_matcher.KISSMatcherConfig(voxel_size=scale.voxel_size))
     found = matcher.estimate(source, target)
     R, t = np.asarray(found.rotation), np.asarray(found.translation).reshape(3)
-    t = t + R @ (origins[0] - shifts[0]) - (origins[1] - shifts[1])  # between the middles of both
-    return Answer(pose(R, t / unit, found=bool(found.valid)))
+    t = t - R @ shifts[0] + shifts[1]
+    return Answer(pose_between_scans(task, R, t, found=bool(found.valid)))
 
 
 def open_(device: torch.device) -> Method:
