@@ -1,9 +1,9 @@
 """What `register` does when one attempt at a pose does not settle it: it tries again.
 
-Without the points that lie on no surface, where there are many; at half the voxel size, and at
-twice where the size was estimated, if the pose is not trusted; with the mirror image of the source
-where a flipped axis might be the reason for doubt; and at many scales of the source where its scale
-is unknown. Whoever calls hands in what makes an attempt.
+Without the points that lie on no surface, where there are many; at a smaller voxel size if the pose
+is not trusted, and at a larger one, too, if the size was estimated; with the mirror image of the
+source where a flipped axis might be the reason for doubt; and at many scales of the source where
+its scale is unknown. Whoever calls hands in what makes an attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from vbreg.errors import VBRegError
 from vbreg.geometry import apply, procrustes
 from vbreg.types import LIKELY, MANY_LONE_POINTS, Float64, Registration
 
-OTHER_SIZES = (2.0, 0.5)  # times the voxel size, tried where its pose is not trusted
+SMALLER_SIZE = 2**-0.5  # times a voxel size that was given: twice as many points on a surface
+TWICE, HALF = 2.0, 0.5  # times a voxel size that was estimated, which may be further off
 BEYOND_DOUBT = 0.97  # probability from which on nobody looks any further
 MIRRORED_ODDS = 0.3  # of a scan to be mirrored, before anything is seen: few are
 SCALE_STEP = 1.2  # from one scale that is tried to the next: a pose is found within a tenth of its
@@ -29,6 +30,17 @@ SCALE_ROUNDS = 3  # at most, to make one exact
 SCALE_SETTLED = 0.003  # change of a scale that ends its rounds, as a share
 MATCH_ROUNDS = 20  # of fitting a motion with scale to the matches that agree
 MIN_SCALED_MATCHES = 10  # that agree, for a scale to be told from
+
+
+def other_sizes(*, estimated: bool, constrained: bool) -> tuple[float, ...]:
+    """Return what times the voxel size is tried where a pose is not trusted, the first one first.
+
+    A larger one calls a coarser pose right, and so a wrong constraint, too: it is for sizes that
+    were estimated, where nothing is known of the pose.
+    """
+    if not estimated:
+        return (SMALLER_SIZE,)
+    return (HALF,) if constrained else (TWICE, HALF)
 
 
 def worth_another_size(found: Registration | VBRegError) -> bool:

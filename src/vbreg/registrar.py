@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from vbreg.attempts import (
-    OTHER_SIZES,
     at_unknown_scale,
     may_be_mirrored,
     more_probable,
+    other_sizes,
     spoilt_by_lone_points,
     unless_mirrored,
     worth_another_size,
@@ -86,15 +87,12 @@ class Request:
             clock or Stopwatch(),
         )
 
-    def may_have_size(self, factor: float) -> bool:
-        """Tell whether so many times the voxel size may be tried.
-
-        A larger one calls a coarser pose right, and so a wrong constraint, too: it is for sizes
-        that were estimated, where nothing is known of the pose.
-        """
+    def other_sizes(self) -> tuple[float, ...]:
+        """Return what times the voxel size may be tried, the first one first."""
         if self.max_scale is not None:
-            return False
-        return factor < 1 or (self.estimated and not self.constraints)
+            return ()
+        known = self.constraints is not None
+        return other_sizes(estimated=self.estimated, constrained=known)
 
     def without_lone_points(self, lone_shares: tuple[float, float] | None) -> Request | None:
         """Return the request without what lies on no surface, which is such a share of its clouds.
@@ -154,12 +152,12 @@ class Registrar:
     def _looked_at_again(self, requests: Sequence[Request], found: Sequence[Found]) -> list[Found]:
         """Return what becomes of results in doubt when their pairs are looked at in other ways."""
         requests, found = self._without_lone_points(requests, found)
-        for factor in OTHER_SIZES:
+        for factors in zip_longest(*(request.other_sizes() for request in requests)):
             sizes = [
                 Look(request, Scale(request.scale.voxel_size * factor))
-                if request.may_have_size(factor) and worth_another_size(result)
+                if factor is not None and worth_another_size(result)
                 else None
-                for request, result in zip(requests, found, strict=True)
+                for request, factor, result in zip(requests, factors, found, strict=True)
             ]
             found = self._after(sizes, found, more_probable)
         in_mirror = [_in_mirror(*each) for each in zip(requests, found, strict=True)]

@@ -102,9 +102,9 @@ def register(
     With `verify`, the best poses that the matches allow are laid upon the clouds, a judge chooses
     among them and tells `success_probability`; without, the matches alone decide, as in the paper.
     With `retry`, a pose that is in doubt is looked for in other ways, too, and the most probable
-    one is taken: at half the voxel size (and at twice, if it was estimated), and without points
-    that lie on no surface, where these are many. A pose that is trusted but not beyond doubt is
-    compared with what the mirror image of the source gives, since a flipped axis is easily
+    one is taken: at a smaller voxel size (if it was estimated, at half and at twice), and without
+    points that lie on no surface, where these are many. A pose that is trusted but not beyond doubt
+    is compared with what the mirror image of the source gives, since a flipped axis is easily
     overlooked. Without, each pair has one attempt, which bounds the time.
     `refine` says whether the chosen pose is then made exact on the clouds ('icp') or not ('none');
     left out, it is where it is verified.

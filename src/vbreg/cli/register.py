@@ -171,8 +171,8 @@ RetryOption = Annotated[
     bool,
     typer.Option(
         "--retry/--no-retry",
-        help="Look again where a pose is in doubt (half the voxel size, without stray points, "
-        "the mirror image), or once.",
+        help="If a pose is in doubt, try again: at a smaller voxel size, without stray points, "
+        "as a mirror image. --no-retry tries once.",
     ),
 ]
 MinProbabilityOption = Annotated[
