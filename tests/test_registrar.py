@@ -70,12 +70,14 @@ def test_other_voxel_sizes_are_tried_where_a_pose_is_not_trusted(
     first = tried[0]
     assert tried == pytest.approx([first, 2 * first, first / 2])
     assert found.voxel_size == tried[2]
+    assert found.first_voxel_size == first
     assert found.success_probability == 0.4
     assert found.voxel_size_estimated
     tried.clear()
     found = register(*some, voxel_size=0.1, device="cpu")
     assert tried == pytest.approx([0.1, 0.0707], rel=1e-3)
     assert (found.voxel_size, found.voxel_size_estimated) == (0.1, False)
+    assert found.first_voxel_size == 0.1
     tried.clear()
     for given in (None, 0.1):
         register(*some, voxel_size=given, retry=False, device="cpu")

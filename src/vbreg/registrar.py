@@ -273,6 +273,7 @@ class Registrar:
         source, target = request.source, request.target
         return replace(
             result,
+            first_voxel_size=request.scale.voxel_size,
             voxel_size_estimated=request.estimated,
             points_read=(source.count, target.count),
             points_dropped=(source.dropped, target.dropped),

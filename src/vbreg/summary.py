@@ -50,6 +50,7 @@ def as_json(
         "free_directions": [str(free) for free in result.free_directions],
         "covariance": None if result.covariance is None else result.covariance.tolist(),
         "voxel_size": result.voxel_size,
+        "first_voxel_size": result.first_voxel_size,
         "voxel_size_estimated": result.voxel_size_estimated,
         "inlier_threshold": result.inlier_threshold,
         "points_read": result.points_read,

@@ -146,6 +146,8 @@ class Registration:
     backend: BackendUsed  # that computed it; "external" for other libraries
     memory_limited: bool = False  # thinned because of free memory: other machines may differ
     voxel_size: float | None = None  # None where matches were given directly
+    # Given or estimated; where it is not `voxel_size`, a second look at the clouds found the pose.
+    first_voxel_size: float | None = None
     voxel_size_estimated: bool = False
     points_read: tuple[int, int] | None = None  # of source, target
     # Left out of source, target: not finite, far from all others, or on no surface.

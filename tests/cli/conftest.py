@@ -43,6 +43,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         matches_found=n,
         backend="cpu",
         voxel_size=0.05,
+        first_voxel_size=0.05,
         voxel_size_estimated=True,
         points_read=(500, 600),
         points_dropped=(1, 0),

@@ -56,6 +56,7 @@ JSON_KEYS = {
     "free_directions": list,
     "covariance": list,
     "voxel_size": float,
+    "first_voxel_size": float,
     "voxel_size_estimated": bool,
     "inlier_threshold": float,
     "points_read": list,
@@ -267,6 +268,11 @@ def test_a_scaled_source_is_written_and_shown_in_its_new_size(
     again = run("transform", clouds[0], tmp_path / "r.json", "-o", tmp_path / "b.ply")
     assert again.code == 0, again.err
     np.testing.assert_allclose(io.read(tmp_path / "b.ply").points, moved, atol=1e-4)
+
+
+def test_a_second_look_is_told(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
+    search.result = replace(search.result, voxel_size=0.0353553, voxel_size_estimated=False)
+    assert "0.0354, in a second look; the first was at 0.05" in run("register", *clouds).out
 
 
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:

@@ -31,7 +31,6 @@ def print_result(
     """
     T = result.T_target_source
     angle, length = pose_difference(T, np.eye(4))
-    origin = ", estimated from the clouds" if result.voxel_size_estimated else ""
     console.print(Text("T_target_source", style="bold"), end=" ")
     scaled = "" if result.scale == 1.0 else f", multiplied by {result.scale:.6g},"
     console.print(f"maps {roles[0]} points{scaled} into {roles[1]}'s frame")
@@ -49,7 +48,7 @@ def print_result(
         print_row(console, "uncertainty", f"{said} (one standard deviation, at the inliers)")
     for free in result.free_directions:
         print_row(console, "free", str(free))
-    print_row(console, "voxel size", f"{result.voxel_size:g}{origin}")
+    print_row(console, "voxel size", _voxel_size(result))
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
             text = f"{dropped} points of {role}: not finite, far from all others or on no surface"
@@ -73,6 +72,16 @@ def write_json(path: str, content: Mapping[str, Any] | Sequence[Mapping[str, Any
 
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _voxel_size(result: Registration) -> str:
+    """Return the voxel size of the pose, and where it comes from."""
+    first, origin = result.first_voxel_size, ""
+    if result.voxel_size_estimated:
+        origin = ", estimated from the clouds"
+    if first is None or first == result.voxel_size:
+        return f"{result.voxel_size:g}{origin}"
+    return f"{result.voxel_size:.3g}, in a second look; the first was at {first:g}{origin}"
 
 
 def _matrix(T: Float64) -> str:
