@@ -32,6 +32,7 @@ from results import (
     OPEN3D,
     REFERENCE,
     SAMPLED,
+    SHIPPED,
     UNKNOWN,
     Key,
     NotMeasuredError,
@@ -48,6 +49,7 @@ from results import (
     weights_of,
 )
 
+CALL = "from-clouds"  # the method that is `vbreg.register` as users call it
 ROOT = Path(__file__).parents[1]
 INDOOR = DATASETS[:2]
 COMPACT = (
@@ -142,7 +144,8 @@ def results(found: Results) -> str:
     for method in sorted(found.methods("table1"), key=rank):
         times = (found.milliseconds(method, hardware) for hardware in (GPU, CPU))
         line = [title_of(method), *(of_all_pairs(found.recall(*c, method)) for c in columns)]
-        body.append([*line, *(number(str(time)) if time else "-" for time in times)])
+        if any(method in found.column(*column) for column in columns):
+            body.append([*line, *(number(str(time)) if time else "-" for time in times)])
     of_others = "[Other runs](docs/results/README.md#where-the-numbers-come-from) made some cells."
     text = with_footnote(table(header, body), "docs/results/every_method.md")
     return below(text, f"{runs_of(shown)[0]} {of_others}")
@@ -253,7 +256,7 @@ def level(found: Results) -> str:
         level, better = [], []
         for method in found.methods("table1"):
             row = compared.get(Key(dataset, descriptor, method))
-            of_vbreg = method.partition(":")[0] in ("vbreg", "register")
+            of_vbreg = method.partition(":")[0] in ("vbreg", "register", CALL)
             if row is None or of_vbreg or int(row["pairs"]) < ENOUGH_PAIRS:
                 continue
             if float(row["lead_low"]) > 0:
@@ -401,6 +404,35 @@ def verified(found: Results, names: Sequence[str] = DESCRIPTORS) -> str:
         )
     header = ["", "`vbreg:fast`", "`register`", "points more", "mean RE, deg", "mean TE, cm"]
     return below(table([*header, "RMSE protocol"], body), *runs_of(used))
+
+
+def shipped(found: Results) -> str:
+    """Recall in % of the call as users make it, and of what it is made of, on its own matches."""
+    methods = (REFERENCE, "sc2pcr", "register", CALL)
+    body, used = [], []
+    for dataset in DATASETS:
+        rows = found.column(dataset, SHIPPED)
+        if CALL not in rows:
+            continue
+        call = rows[CALL]
+        used.append(call)
+        cells = (recall(rows[method]) if method in rows else "-" for method in methods[:-1])
+        body.append(
+            [
+                f"{dataset} ({call['pairs']} pairs)",
+                *cells,
+                f"**{recall(call)}**",
+                lead(call),
+                number_of(call["rotation_error"], 1),
+                number_of(call["translation_error"], 100),
+                percent(call["rmse_recall"]) if call["rmse_recall"] else "-",
+            ]
+        )
+    if not body:
+        raise NotMeasuredError(f"no rows of {CALL} in the column {SHIPPED!r}")
+    header = ["", "matches alone", "SC2-PCR", "verified, one attempt", "`vbreg.register`"]
+    header += ["points more than matches alone", "RE, deg", "TE, cm", "RMSE protocol"]
+    return below(table(header, body), *runs_of(used))
 
 
 def points(found: Results, descriptor: str) -> str:
@@ -720,6 +752,7 @@ TABLES: Mapping[str, Table] = {
     "predator": predator,  # table1/*/table1.csv
     "newer-papers": newer_papers,  # table1/*/table1.csv, published.csv
     "descriptors": descriptors,  # table1/*/table1.csv
+    "shipped": shipped,  # table1/*/table1.csv
     "verified": verified,  # table1/*/table1.csv
     "verified-learned": partial(verified, names=("learned",)),
     **{f"points-{slug(name)}": partial(points, descriptor=name) for name in SAMPLED},

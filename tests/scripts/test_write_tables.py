@@ -151,6 +151,21 @@ def test_a_lead_over_something_else_is_no_lead_over_the_reference(tree: Path) ->
     assert "| MAC | ≈ 30.0 † | ≈ 30.0 † |" in (tree / "README.md").read_text()
 
 
+def test_the_call_stands_beside_what_it_is_made_of(tree: Path) -> None:
+    """On its own matches; a data set on which it was not run has no row."""
+    results = tree / "docs/results"
+    fake_results.write(results, "table1", "call", ("from-clouds",), "cpu", 0.75, ("as register",))
+    edit_csv(
+        results / "table1/call/table1.csv",
+        lambda row: {**row, "dataset": "3DMatch"} if row["dataset"] == "3DLoMatch" else row,
+    )
+    assert run(tree).returncode == 0
+    table = table_of((tree / "README.md").read_text(), "shipped")
+    half = "50.0 (40.0 .. 60.0)"
+    assert f"| 3DMatch (100 pairs) | {half} | {half} | {half} | **75.0 (" in table
+    assert "3DLoMatch" not in table
+
+
 def test_a_gpu_goes_before_a_cpu(tree: Path) -> None:
     """Where a cell was measured twice, the other fills the gaps alone."""
     fake_results.write(tree / "docs/results", "table1", "more", ("sc2pcr", "fgr"), "cpu", 0.25)
