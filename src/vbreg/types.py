@@ -300,7 +300,8 @@ def _reasons(result: Registration) -> Iterator[str]:
         names = " and ".join(result.limits_reached)
         yield f"the pose lies at the limit of {names}: allow more if it may be farther off"
     if (result.mirrored_probability or 0.0) > RIVAL * chosen:
-        yield "the mirror image of the source fits as well: is one of its axes flipped?"
+        said = in_percent(result.mirrored_probability or 0.0)
+        yield f"the mirror image of the source is possible, too ({said}): is an axis flipped?"
     if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
         share = 100 * result.overlap
         yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"
@@ -323,7 +324,7 @@ def _lone_points(result: Registration) -> Iterator[str]:
 
 
 def _rival(result: Registration) -> Iterator[str]:
-    """Tell of another pose that is nearly as probable, if there is one."""
+    """Tell of the most probable other pose, if it is not far less probable."""
     chosen = result.success_probability
     rivals = [a for a in result.alternatives if chosen and a.probability > RIVAL * chosen]
     if rivals:
@@ -331,7 +332,8 @@ def _rival(result: Registration) -> Iterator[str]:
         angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
         shift = np.linalg.norm((rivals[0].T_target_source - result.T_target_source)[:3, 3])
         away = f"{angle:.0f} degrees" if angle >= 5 else f"{shift:.3g}"
-        yield f"another pose, {away} away, is nearly as probable"
+        said = in_percent(rivals[0].probability)
+        yield f"another pose, {away} away, is possible, too ({said})"
 
 
 def _moved(points: Float64, R: Float64, t: Float64) -> Float64:

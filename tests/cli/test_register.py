@@ -564,7 +564,7 @@ def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Sea
     other[:3, :3] = np.diag([1.0, -1.0, -1.0]) @ other[:3, :3]
     search.result = judged(plain, 0.6, alternatives=(Alternative(other, 0.35),))
     outcome = run("register", *clouds)
-    assert "probably aligned, 60 %: another pose, 180 degrees away" in outcome.out
+    assert "60 %: another pose, 180 degrees away, is possible, too (35 %)" in outcome.out
     search.result = replace(judged(plain, 0.08), overlap=0.02)
     outcome = run("register", *clouds)
     assert "do not trust this pose, 8 %: the scans may not overlap: 2 %" in outcome.err

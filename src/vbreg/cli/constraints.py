@@ -21,8 +21,8 @@ GuessOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="About the pose: what --json wrote, or 4 x 4 or 3 x 4 numbers as text or .npy. Goes "
-        "with --max-translation, --max-rotation or both.",
+        help="Roughly the pose of SOURCE: what --json wrote, or 4 x 4 or 3 x 4 numbers as text or "
+        ".npy. Goes with --max-translation, --max-rotation or both.",
     ),
 ]
 MaxTranslationOption = Annotated[
@@ -35,7 +35,11 @@ MaxTranslationOption = Annotated[
 ]
 MaxRotationOption = Annotated[
     float | None,
-    typer.Option(metavar="DEGREES", help="How far SOURCE may be turned from the guess, or at all."),
+    typer.Option(
+        metavar="DEGREES",
+        help="Largest rotation of SOURCE in degrees: away from the guess, or without one from "
+        "where it is.",
+    ),
 ]
 MaxScaleOption = Annotated[
     float | None,

@@ -133,8 +133,9 @@ KeypointsOption = Annotated[
     str | None,
     typer.Option(
         metavar="N|all",
-        help="Points of each cloud to describe and match. Left out: all, or with a trained "
-        "descriptor 1000 or a quarter of the points.",
+        help="Points of each cloud to describe and match. Left out: 1000 or a quarter of the "
+        "points, whichever is more, with learned or a descriptor that you trained; all points with "
+        "fpfh and fcgf.",
     ),
 ]
 MatchingOption = Annotated[
@@ -171,8 +172,8 @@ RetryOption = Annotated[
     bool,
     typer.Option(
         "--retry/--no-retry",
-        help="If a pose is in doubt, try again: at a smaller voxel size, without stray points, "
-        "as a mirror image. --no-retry tries once.",
+        help="If a pose is in doubt, try again: at 0.7 times the voxel size (half and double if it "
+        "was estimated), without stray points, and the mirror image. --no-retry tries once.",
     ),
 ]
 MinProbabilityOption = Annotated[
@@ -180,7 +181,8 @@ MinProbabilityOption = Annotated[
     typer.Option(
         min=0.0,
         max=1.0,
-        help=f"Exit with {NOT_PROBABLE} where the pose is less probable; its cloud is not written.",
+        help=f"Exit with {NOT_PROBABLE} where the pose is less probable; its cloud is not written. "
+        "This looks at the probability alone: see also determined and limits_reached in --json.",
     ),
 ]
 LatentSeedOption = Annotated[

@@ -30,7 +30,7 @@ DescriptorName: TypeAlias = Literal["learned", "fpfh", "fcgf"]
 MatchingName: TypeAlias = Literal["one-way", "either-way", "mutual", "ratio", "two-nearest"]
 
 # Of the learned descriptor, as many keypoints, looked for from either cloud, find what all find
-# (docs/training.md).
+# (docs/descriptor_trials.md#keypoints-and-matching).
 ENOUGH = 1000
 ENOUGH_SHARE = 0.25  # of the points, where that is more
 
