@@ -240,8 +240,10 @@ class Registration:
         if isinstance(cloud, PointCloud):
             return cloud.transformed(self.similarity)
         if type(cloud).__module__.startswith("open3d."):
-            copied: Any = copy(cloud)
-            return copied.transform(self.similarity)
+            theirs: Any = cloud
+            # A copy of a tensor cloud would share the caller's points.
+            moved = theirs.clone() if hasattr(theirs, "clone") else copy(theirs)
+            return moved.transform(self.similarity)
         given = getattr(cloud, "points", cloud)
         if hasattr(given, "detach"):  # a tensor of any device
             given = given.detach().cpu()
