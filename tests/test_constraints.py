@@ -275,6 +275,29 @@ def test_where_no_match_is_left_it_says_so(model: VBReg) -> None:
         )
 
 
+def test_matches_that_cannot_be_do_not_crowd_out_the_others(model: VBReg) -> None:
+    """A guess leaves some of all matches; they are thinned no further than to what is allowed."""
+    source, target = scene(), moved(NEAR, scene(1))
+    known = {"guess": NEAR, "max_translation": 0.1, "max_rotation": 5.0}
+    free = found(model, source, target, keypoints="all")
+    result = found(model, source, target, keypoints="all", max_correspondences=300, **known)
+    assert len(free.correspondences) > 1500
+    assert len(result.correspondences) == 300
+    assert result.matches_found == free.matches_found
+    ends = result.correspondences
+    apart = np.linalg.norm(moved(NEAR, ends.source) - ends.target, axis=1)
+    assert apart.max() < 0.1 + 2 * np.sin(np.radians(2.5)) * 5 + SCALE.inlier_threshold
+
+
+def test_matches_are_thinned_where_clouds_are_matched_already(model: VBReg) -> None:
+    constraints = Constraints.of(guess=NEAR, max_translation=0.2, max_rotation=5.0)
+    given = two_answers(FAR, NEAR)
+    result = model.solve(given, constraints=constraints, max_correspondences=50)
+    assert len(result.correspondences) == 50
+    with pytest.raises(VBRegError, match="max_correspondences 2: expected a whole number from 3"):
+        model.solve(given, max_correspondences=2)
+
+
 # --- points to ignore
 
 

@@ -222,6 +222,7 @@ class VBReg:
         matched: MatchedClouds,
         *,
         constraints: Constraints | None = None,
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -231,6 +232,7 @@ class VBReg:
         return self.solve_batch(
             [matched],
             constraints=[constraints],
+            max_correspondences=max_correspondences,
             verify=verify,
             refine=refine,
             seed=seed,
@@ -242,6 +244,7 @@ class VBReg:
         matched: Sequence[MatchedClouds],
         *,
         constraints: Sequence[Constraints | None] | None = None,  # one for each pair
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -249,11 +252,15 @@ class VBReg:
     ) -> list[Registration]:
         """Find the poses of several pairs of matched clouds; the results are those of `solve`.
 
-        On a GPU, pairs with about as many matches go through the network and the search together.
-        With a `seed`, and with constraints, every pair is solved by itself. `timings` of a result
-        are its share of the seconds of all.
+        Matches that contradict the constraints are dropped; of those that are left, more than
+        `max_correspondences`, or than memory holds, are thinned evenly at random. On a GPU, pairs
+        with about as many matches go through the network and the search together. With a `seed`,
+        and with constraints, every pair is solved by itself. `timings` of a result are its share of
+        the seconds of all.
         """
         check_verification(verify, refine)
+        if max_correspondences is not None:
+            check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
         known = [None] * len(matched) if constraints is None else list(constraints)
         if len(known) != len(matched):
             raise VBRegError(
@@ -264,7 +271,7 @@ class VBReg:
         exact = (refine or ("icp" if verify else "none")) == "icp"
         judge = self.judge if verify else None
         problems = [
-            self._problem(*given, judge, exact, most, clock)
+            self._problem(*given, max_correspondences, judge, exact, most, clock)
             for given in zip(matched, known, strict=True)
         ]
         for group in self._groups(problems, seed):
@@ -281,6 +288,7 @@ class VBReg:
         matched: Sequence[MatchedClouds],
         *,
         constraints: Sequence[Constraints | None],  # one for each pair
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -293,7 +301,12 @@ class VBReg:
         if not matched:
             return []
         clock = clock or Stopwatch()
-        options: dict[str, Any] = {"verify": verify, "refine": refine, "seed": seed}
+        options: dict[str, Any] = {
+            "max_correspondences": max_correspondences,
+            "verify": verify,
+            "refine": refine,
+            "seed": seed,
+        }
         try:
             return [*self.solve_batch(matched, constraints=constraints, clock=clock, **options)]
         except VBRegError as error:
@@ -310,6 +323,7 @@ class VBReg:
         self,
         matched: MatchedClouds,
         constraints: Constraints | None,
+        max_correspondences: int | None,
         judge: Judge | None,
         exact: bool,
         most: int,
@@ -319,6 +333,8 @@ class VBReg:
         if constraints is not None:
             with clock("match"):
                 matched = constraints.narrow(matched)
+        if max_correspondences is not None:
+            matched = matched.thinned(max_correspondences)
         limited = len(matched.source_index) > most
         if limited:
             count = len(matched.source_index)

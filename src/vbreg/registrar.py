@@ -226,6 +226,7 @@ class Registrar:
         return [result for result in found if result is not None]
 
     def _matched(self, look: Look) -> MatchedClouds:
+        """Return all matches: they are thinned once those are dropped that cannot be."""
         request, clock = look.request, look.request.clock
         ends = look.source(), (request.target, request.viewpoint)
         described = [
@@ -242,11 +243,7 @@ class Registrar:
         ]
         with clock("match"):
             return match_clouds(
-                described[0],
-                described[1],
-                look.scale,
-                matching=self.matching,
-                max_matches=self.max_correspondences,
+                described[0], described[1], look.scale, matching=self.matching, max_matches=None
             )
 
     def _solved(self, looks: Sequence[Look], matched: Sequence[MatchedClouds]) -> list[Found]:
@@ -256,6 +253,7 @@ class Registrar:
         results = self.model.solve_each(
             matched,
             constraints=[None if look.mirrored else look.request.constraints for look in looks],
+            max_correspondences=self.max_correspondences,
             verify=self.verify,
             refine=self.refine,
             seed=self.seed,
