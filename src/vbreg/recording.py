@@ -265,7 +265,7 @@ class DeviceSolver:
     ) -> Solution:
         device, generator = self.solver.network.sigma.device, None
         if wanted.seed is not None:
-            generator = torch.Generator(device).manual_seed(wanted.seed)
+            generator = torch.Generator(device).manual_seed(int(wanted.seed))
         solution = self.solver(
             matches.map(lambda part: part.to(device)),
             backend,
