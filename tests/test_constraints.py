@@ -233,6 +233,14 @@ def test_every_backend_keeps_to_what_is_known(
     assert length < 0.05
 
 
+def test_whether_up_is_z_may_be_said_with_numpy() -> None:
+    assert Constraints.of(gravity=np.False_) is None
+    known = Constraints.of(gravity=np.True_)
+    assert known is not None
+    assert known.up is not None
+    np.testing.assert_array_equal(known.up, (UP, UP))
+
+
 # --- matches that cannot be
 
 
@@ -335,6 +343,8 @@ def test_what_does_not_tell_points_is_named(model: VBReg, ignore: Any, said: str
     [
         ({"gravity": "w"}, r"gravity 'w': expected True"),
         ({"gravity": (0, 0, 0)}, r"gravity \(0, 0, 0\)"),
+        ({"gravity": 1}, r"gravity 1: expected True \(z is up\)"),
+        ({"gravity": 1.0}, r"gravity 1\.0: expected True"),
         ({"gravity": (0, 1)}, r"expected True \(z is up\)"),
         ({"gravity": (0, np.nan, 1)}, "gravity"),
         ({"guess": np.eye(4)}, "how far off it may be"),
