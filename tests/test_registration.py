@@ -200,6 +200,7 @@ def test_more_matches_of_clouds_than_memory_holds_are_thinned(
         ({"preset": []}, r"preset \[\]: expected one of indoor, outdoor"),
         ({"keypoints": np.array([1, 2])}, "keypoints .*or 'all'"),
         ({"voxel_size": True}, "voxel_size True"),
+        ({"matching": "both"}, "matching 'both': expected one of one-way"),
         ({"verify": "no"}, "verify 'no': expected True or False"),
         ({"retry": 2}, "retry 2: expected True or False"),
     ],

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from vbreg.clouds import NORMAL_NEIGHBORS, estimate_voxel_size, lone_points, nor
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.inputs import MIN_MATCHES, Cloud
+from vbreg.inputs import MIN_MATCHES, Cloud, check_choice
 from vbreg.scale import Scale
 from vbreg.streaming import local_cloud
 from vbreg.timing import Clock, untimed
@@ -311,6 +311,7 @@ def match(
     second nearest; two nearest are a source point's with both. Of several nearest the lowest index
     wins. Memory is bounded.
     """
+    check_choice(matching, "matching", get_args(MatchingName))
     _check_features(source_features, target_features)
     source = F.normalize(source_features.detach().float(), dim=-1)
     target = F.normalize(target_features.detach().float(), dim=-1)
