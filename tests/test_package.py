@@ -80,7 +80,7 @@ ALLOWED = {
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs types",
     "frames": "backends clouds errors inputs types",
-    "streaming": "clouds errors frames inputs io types",
+    "streaming": "clouds frames inputs io types",
     "sparse": "backends errors",
     "descriptors": "backends clouds errors inputs io scale sparse weights_file",
     "metrics": "backends errors geometry inputs",

@@ -56,20 +56,8 @@ class LocalCloud:
         strays = strays_of(kept)
         if strays.any():
             kept = kept[~strays]
-            warnings.warn(
-                f"{int(strays.sum())} of {len(points)} points of {role} lie more than "
-                f"{STRAY_REACH:g} times as far from its middle as nearly all others, and are left "
-                "out",
-                VBRegWarning,
-                stacklevel=4,
-            )
-        if len(kept) < MIN_MATCHES:
-            raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}"
-                + (f", with {left_out} ignored" if left_out else "")
-                + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
-                "the file is the one you meant"
-            )
+            warn_of_strays(int(strays.sum()), len(points), role)
+        check_count(len(kept), len(points), left_out, role)
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
@@ -240,6 +228,27 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
             "in millimetres and the other in metres? Bring both to one unit, or give voxel_size if "
             "they are in one unit already"
         )
+
+
+def check_count(kept: int, read: int, ignored: int, role: str) -> None:
+    """Raise where too few points of a cloud are left to register it."""
+    if kept < MIN_MATCHES:
+        raise VBRegError(
+            f"{role} has {kept} finite points of {read}"
+            + (f", with {ignored} ignored" if ignored else "")
+            + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
+            "the file is the one you meant"
+        )
+
+
+def warn_of_strays(count: int, read: int, role: str) -> None:
+    """Say that points of a cloud are left out for lying very far from nearly all others."""
+    warnings.warn(
+        f"{count} of {read} points of {role} lie more than {STRAY_REACH:g} times as far from its "
+        "middle as nearly all others, and are left out",
+        VBRegWarning,
+        stacklevel=5,
+    )
 
 
 def strays_of(points: Float64) -> Bool:
