@@ -20,7 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.geometry import turn_between, upright_procrustes
-from vbreg.inputs import MIN_MATCHES, positive_number
+from vbreg.inputs import MIN_MATCHES, as_number, positive_number
 from vbreg.matching import MatchedClouds
 from vbreg.types import Float64
 
@@ -155,10 +155,7 @@ def _directions(gravity: Gravity) -> tuple[Float64, Float64] | None:
 
 def _degrees(value: float) -> float:
     """Return an angle that limits something."""
-    try:
-        angle = float(value)
-    except (TypeError, ValueError):
-        angle = math.nan
+    angle = as_number(value)
     if not 0 < angle <= 180:
         raise VBRegError(f"max_rotation {value!r}: expected degrees, above 0 and at most 180")
     return angle
@@ -170,7 +167,12 @@ def _pose(guess: ArrayLike) -> Float64:
         T = np.array(guess, dtype=np.float64)
     except (TypeError, ValueError):
         T = np.empty(0)
-    if T.shape != (4, 4) or not np.isfinite(T).all() or not np.allclose(T[3], [0, 0, 0, 1]):
+    if not np.isfinite(T).all():
+        raise VBRegError(
+            f"the guess has a value that is not finite, {T[~np.isfinite(T)][0]}: expected a pose "
+            "(4, 4), T_target_source, of finite numbers"
+        )
+    if T.shape != (4, 4) or not np.allclose(T[3], [0, 0, 0, 1]):
         raise VBRegError(
             f"a guess of shape {T.shape}: expected a pose (4, 4), T_target_source, whose last row "
             "is 0 0 0 1"
