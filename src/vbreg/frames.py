@@ -6,7 +6,6 @@ own, where float32 holds them; they stay there, and the pose goes back to the us
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
 from vbreg.clouds import NORMAL_NEIGHBORS, lone_points, voxel_downsample, voxel_index
-from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.errors import VBRegError, warn
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float64
 
@@ -243,11 +242,9 @@ def check_count(kept: int, read: int, ignored: int, role: str) -> None:
 
 def warn_of_strays(count: int, read: int, role: str) -> None:
     """Say that points of a cloud are left out for lying very far from nearly all others."""
-    warnings.warn(
+    warn(
         f"{count} of {read} points of {role} lie more than {STRAY_REACH:g} times as far from its "
-        "middle as nearly all others, and are left out",
-        VBRegWarning,
-        stacklevel=5,
+        "middle as nearly all others, and are left out"
     )
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -16,7 +15,7 @@ import torch
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.constraints import Constraints
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, warn
 from vbreg.frames import Matches
 from vbreg.inputs import (
     MIN_MATCHES,
@@ -193,7 +192,7 @@ class VBReg:
             described and [d if r is None else d[r] for r, d in zip(index, described, strict=True)],
         )
         if len(matches) == held < max(found):
-            _warn_of_memory(max(found), most, "give fewer matches", stacklevel=4)
+            _warn_of_memory(max(found), most, "give fewer matches")
         clock = Stopwatch()
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
@@ -338,7 +337,7 @@ class VBReg:
         limited = len(matched.source_index) > most
         if limited:
             count = len(matched.source_index)
-            _warn_of_memory(count, most, "set max_correspondences", stacklevel=6)
+            _warn_of_memory(count, most, "set max_correspondences")
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
@@ -524,10 +523,9 @@ def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:
     return rows[evenly(len(rows), most).numpy()]
 
 
-def _warn_of_memory(found: int, most: int, advice: str, stacklevel: int) -> None:
-    warnings.warn(
+def _warn_of_memory(found: int, most: int, advice: str) -> None:
+    warn(
         f"{found} matches are more than the free memory holds, so that {most} of them are used; "
         "with other memory free, or on another machine, the answer may differ: "
-        f"{advice} to have the same everywhere",
-        stacklevel=stacklevel,
+        f"{advice} to have the same everywhere"
     )
