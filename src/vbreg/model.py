@@ -170,6 +170,7 @@ class VBReg:
         """Solve several problems at once, of any sizes; the results are those of `estimate`.
 
         With a `seed`, which latent features are sampled for a problem depends on the batch.
+        `timings` of a result are its share of the seconds of all.
         """
         _check_batch(sources, targets, descriptors)
         check_seed(seed)
@@ -210,7 +211,7 @@ class VBReg:
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == held < found[b],
-                timings=clock.seconds,
+                timings=clock.share(of=len(ends)),
                 uncertainty_given=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
@@ -277,10 +278,7 @@ class VBReg:
             self._search(group, most, seed, clock)
         for problem in problems:
             self._settle(problem, clock)
-        share = clock.seconds
-        if len(problems) > 1:
-            share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
-        return [problem.result(share) for problem in problems]
+        return [problem.result(clock.share(of=len(problems))) for problem in problems]
 
     def solve_each(
         self,

@@ -147,7 +147,7 @@ class Registrar:
         if self.retry:
             found = self._looked_at_again(requests, found)
         return [
-            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.share())
             for result, clock in zip(found, (request.clock for request in requests), strict=True)
         ]
 
