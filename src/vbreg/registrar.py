@@ -143,13 +143,28 @@ class Registrar:
 
     def __call__(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair, or the error that it met; the others go on."""
-        found = self._first_results(requests)
+        alone = len(requests) == 1  # the descriptions of many would not fit into memory
+        looking = self._remembering(requests[0].target) if alone else self
+        found = looking._first_results(requests)
         if self.retry:
-            found = self._looked_at_again(requests, found)
+            found = looking._looked_at_again(requests, found)
         return [
             result if isinstance(result, VBRegError) else replace(result, timings=clock.share())
             for result, clock in zip(found, (request.clock for request in requests), strict=True)
         ]
+
+    def _remembering(self, once: LocalCloud) -> Registrar:
+        """Return a registrar that describes one cloud once at each scale, for all looks at it."""
+        held: dict[Scale, DescribedCloud] = {}
+
+        def described(cloud: LocalCloud, scale: Scale, **options: object) -> DescribedCloud:
+            if cloud is not once:
+                return self.describe(cloud, scale, **options)
+            if scale not in held:
+                held[scale] = self.describe(cloud, scale, **options)
+            return held[scale]
+
+        return replace(self, describe=described)
 
     def _looked_at_again(self, requests: Sequence[Request], found: Sequence[Found]) -> list[Found]:
         """Return what becomes of results in doubt when their pairs are looked at in other ways."""
@@ -203,8 +218,7 @@ class Registrar:
         found = dict(zip(known, results, strict=True))
         for k, request in enumerate(requests):
             if request.max_scale is not None:
-                once = replace(self, describe=_remembering(self.describe, request.target))
-                found[k] = at_unknown_scale(request.max_scale, partial(once._at_factor, request))
+                found[k] = at_unknown_scale(request.max_scale, partial(self._at_factor, request))
         return [found[k] for k in range(len(requests))]
 
     def _at_factor(self, request: Request, factor: float) -> Found:
@@ -279,20 +293,6 @@ class Registrar:
             lone_shares=request.lone_shares or result.lone_shares,
             scale=look.factor,
         )
-
-
-def _remembering(describe: Describe, once: LocalCloud) -> Describe:
-    """Return what describes clouds as `describe` does, one of them no more than once."""
-    held: list[DescribedCloud] = []
-
-    def described(cloud: LocalCloud, *given: object, **options: object) -> DescribedCloud:
-        if cloud is not once:
-            return describe(cloud, *given, **options)
-        if not held:
-            held.append(describe(cloud, *given, **options))
-        return held[0]
-
-    return described
 
 
 def _in_mirror(request: Request, result: Found) -> Look | None:
