@@ -194,8 +194,8 @@ def isolated_points(
     return apart
 
 
-def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
-    """Return a voxel size that suits both clouds, from their extent and spacing, to 2 digits.
+def estimate_voxel_size(source: Tensor, target: Tensor | None = None) -> float:
+    """Return a voxel size that suits one or two clouds, by extent and spacing, to 2 digits.
 
     A cloud at its own size has about 4500 voxels on densely sampled surfaces, or as many as its
     spacing allows. Far, thinly sampled parts do not count, so a street scan keeps its detail. Of
@@ -203,8 +203,8 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
     the scene around it. The size does not fall below the spacing of either, nor so low that one has
     more voxels than are matched.
     """
+    clouds = {"the cloud": source} if target is None else {"source": source, "target": target}
     sizes = []
-    clouds = {"source": source, "target": target}
     for name, points in clouds.items():
         check_points(name, points)
         if not len(points) or bool((points == points[0]).all()):
@@ -213,9 +213,9 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
                 "without extent: give voxel_size"
             )
         sizes.append(_own_voxel_size(points))
-    smaller, larger = sorted(size for size, _ in sizes)
+    smaller, larger = min(size for size, _ in sizes), max(size for size, _ in sizes)
     size = smaller * math.sqrt(min(larger / smaller, MAX_SIZE_RATIO))
-    size = max(size, *(spacing for _, spacing in sizes))
+    size = max(size, max(spacing for _, spacing in sizes))
     for points in clouds.values():
         size = _at_most_voxels(points, size)
     return float(f"{size:.1e}")

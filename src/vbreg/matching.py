@@ -198,7 +198,7 @@ def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) ->
 def _check_size(points: Tensor, cloud: LocalCloud, scale: Scale) -> None:
     """Raise where a cloud has more points (N, 3) at its working resolution than are matched."""
     if len(points) > MAX_POINTS:
-        better = estimate_voxel_size(cloud.points, cloud.points)
+        better = estimate_voxel_size(cloud.points)
         raise VBRegError(
             f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
             f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
