@@ -46,7 +46,11 @@ GRIDS = (  # orientations of the grids that voxels are counted in; no axis is ne
 
 def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
     """Return the mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
-    voxel = voxel_index(points, voxel_size)
+    return mean_of_each(points, voxel_index(points, voxel_size))
+
+
+def mean_of_each(points: Tensor, voxel: Tensor) -> Tensor:
+    """Return the means (M, 3) of the points (N, 3) in each voxel, told by `voxel_index` (N,)."""
     if len(points) == 0:
         return points
     order = torch.argsort(voxel, stable=True)
