@@ -398,7 +398,7 @@ class DeviceJudge:
     ) -> Verdict:
         """Return the verdict of a judge; with limits, which are new for each pair, unrecorded."""
         device = question.T.device
-        network = judge.on(device)
+        network = devices.network_on(judge.network, device)
 
         def work(backend: Backend) -> Verdict:
             with torch.inference_mode(), devices.current(question.T):
