@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vbreg
 from tests.conftest import make_problem
@@ -13,6 +16,7 @@ from vbreg import VBRegError, demo
 from vbreg.attempts import (
     MIRRORED_ODDS,
     SCALE_STEP,
+    _made_exact,
     at_unknown_scale,
     may_be_mirrored,
     more_probable,
@@ -22,6 +26,7 @@ from vbreg.attempts import (
     unless_mirrored,
     worth_another_size,
 )
+from vbreg.geometry import procrustes
 from vbreg.types import Alternative, Correspondences, Registration, in_percent
 
 
@@ -119,6 +124,43 @@ def test_matches_tell_a_scale(scale: float) -> None:
         inliers=inliers & (np.linalg.norm(problem.source / scale - problem.source, axis=1) < 0.1),
     )
     assert scale_of_matches(found) == pytest.approx(scale, abs=0.003)
+
+
+def test_the_same_matches_are_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(0).uniform(-1, 1, (400, 3))
+    fitted: list[torch.Tensor] = []
+
+    def noted(source: torch.Tensor, target: torch.Tensor, weights: torch.Tensor) -> Any:
+        fitted.append(weights)
+        return procrustes(source, target, weights)
+
+    monkeypatch.setattr("vbreg.attempts.procrustes", noted)
+    found = replace(
+        judged(0.9),
+        correspondences=Correspondences(points, 1.2 * points),
+        inliers=np.linalg.norm(0.2 * points, axis=1) < 0.1,
+    )
+    assert scale_of_matches(found) == pytest.approx(1.2)
+    assert len(fitted) > 1
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(fitted))
+
+
+@pytest.mark.parametrize(("p", "taken"), [(0.51, True), (0.49, False)])
+def test_an_exact_scale_need_not_be_more_probable(p: float, taken: bool) -> None:
+    """A pose that fits less well at its true scale is taken as long as it is trusted."""
+    points = np.random.default_rng(0).uniform(-1, 1, (400, 3))
+    found = replace(
+        judged(0.96),
+        correspondences=Correspondences(points, 1.02 * points),
+        inliers=np.ones(400, dtype=bool),
+    )
+
+    def at(factor: float) -> Registration | VBRegError:
+        ends = Correspondences(points, 1.02 / factor * points)
+        return replace(found, correspondences=ends, success_probability=p, scale=factor)
+
+    settled = _made_exact(found, 2.0, at)
+    assert settled.scale == pytest.approx(1.02 if taken else 1.0)
 
 
 def test_few_matches_tell_no_scale() -> None:

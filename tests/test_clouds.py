@@ -198,16 +198,28 @@ def test_voxel_size_has_two_digits():
     assert float(f"{size:.1e}") == size
 
 
+def test_a_cloud_alone_is_looked_at_once(monkeypatch):
+    scene, twice = room(), estimate_voxel_size(room(), room())
+    looked: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        "vbreg.clouds._own_voxel_size", lambda points: looked.append(points) or (twice, 0.0)
+    )
+    assert estimate_voxel_size(scene) == twice
+    assert len(looked) == 1
+    with pytest.raises(VBRegError, match="the scale of the cloud cannot be estimated from 1 point"):
+        estimate_voxel_size(torch.ones(1, 3))
+
+
 def test_voxel_size_of_a_dense_ball_gives_thousands_of_points():
     p = torch.randn(60_000, 3, generator=generator(0))
     p = 50 * p / p.norm(dim=1, keepdim=True)  # a scan in millimetres
-    assert 3000 < len(voxel_downsample(p, estimate_voxel_size(p, p))) < 8000
+    assert 3000 < len(voxel_downsample(p, estimate_voxel_size(p))) < 8000
 
 
 def test_voxel_size_never_falls_below_the_spacing():
     axis = torch.arange(20.0)
     plane = torch.cartesian_prod(axis, axis, torch.zeros(1))
-    assert 0.5 < estimate_voxel_size(plane, plane) < 3
+    assert 0.5 < estimate_voxel_size(plane) < 3
 
 
 @pytest.mark.parametrize("count", [1500, 20_000])
@@ -230,8 +242,8 @@ def test_voxel_size_does_not_depend_on_strays():
 def test_of_an_object_and_its_scene_the_object_counts():
     scene = room(60_000, seed=0)
     near = (scene - scene[0]).norm(dim=1).argsort()[:3000]
-    of_object = estimate_voxel_size(scene[near], scene[near])
-    of_scene = estimate_voxel_size(scene, scene)
+    of_object = estimate_voxel_size(scene[near])
+    of_scene = estimate_voxel_size(scene)
     both = estimate_voxel_size(scene[near], scene)
     assert of_scene > 2.2 * of_object
     assert of_object <= both < 1.5 * of_object

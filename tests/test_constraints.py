@@ -233,6 +233,14 @@ def test_every_backend_keeps_to_what_is_known(
     assert length < 0.05
 
 
+def test_whether_up_is_z_may_be_said_with_numpy() -> None:
+    assert Constraints.of(gravity=np.False_) is None
+    known = Constraints.of(gravity=np.True_)
+    assert known is not None
+    assert known.up is not None
+    np.testing.assert_array_equal(known.up, (UP, UP))
+
+
 # --- matches that cannot be
 
 
@@ -275,6 +283,29 @@ def test_where_no_match_is_left_it_says_so(model: VBReg) -> None:
         )
 
 
+def test_matches_that_cannot_be_do_not_crowd_out_the_others(model: VBReg) -> None:
+    """A guess leaves some of all matches; they are thinned no further than to what is allowed."""
+    source, target = scene(), moved(NEAR, scene(1))
+    known = {"guess": NEAR, "max_translation": 0.1, "max_rotation": 5.0}
+    free = found(model, source, target, keypoints="all")
+    result = found(model, source, target, keypoints="all", max_correspondences=300, **known)
+    assert len(free.correspondences) > 1500
+    assert len(result.correspondences) == 300
+    assert result.matches_found == free.matches_found
+    ends = result.correspondences
+    apart = np.linalg.norm(moved(NEAR, ends.source) - ends.target, axis=1)
+    assert apart.max() < 0.1 + 2 * np.sin(np.radians(2.5)) * 5 + SCALE.inlier_threshold
+
+
+def test_matches_are_thinned_where_clouds_are_matched_already(model: VBReg) -> None:
+    constraints = Constraints.of(guess=NEAR, max_translation=0.2, max_rotation=5.0)
+    given = two_answers(FAR, NEAR)
+    result = model.solve(given, constraints=constraints, max_correspondences=50)
+    assert len(result.correspondences) == 50
+    with pytest.raises(VBRegError, match="max_correspondences 2: expected a whole number from 3"):
+        model.solve(given, max_correspondences=2)
+
+
 # --- points to ignore
 
 
@@ -312,6 +343,8 @@ def test_what_does_not_tell_points_is_named(model: VBReg, ignore: Any, said: str
     [
         ({"gravity": "w"}, r"gravity 'w': expected True"),
         ({"gravity": (0, 0, 0)}, r"gravity \(0, 0, 0\)"),
+        ({"gravity": 1}, r"gravity 1: expected True \(z is up\)"),
+        ({"gravity": 1.0}, r"gravity 1\.0: expected True"),
         ({"gravity": (0, 1)}, r"expected True \(z is up\)"),
         ({"gravity": (0, np.nan, 1)}, "gravity"),
         ({"guess": np.eye(4)}, "how far off it may be"),
@@ -319,9 +352,11 @@ def test_what_does_not_tell_points_is_named(model: VBReg, ignore: Any, said: str
         ({"guess": 2 * np.eye(4), "max_rotation": 5}, r"\(4, 4\)"),
         ({"guess": np.diag([2, 2, 2, 1.0]), "max_rotation": 5}, "neither scaled nor mirrored"),
         ({"guess": np.diag([1, 1, -1, 1.0]), "max_rotation": 5}, "mirrored"),
+        ({"guess": np.diag([1, 1, np.nan, 1]), "max_rotation": 5}, "value that is not finite, nan"),
         ({"guess": "here", "max_rotation": 5}, r"\(4, 4\)"),
         ({"max_rotation": 0}, "max_rotation 0: expected degrees"),
         ({"max_rotation": 181}, "at most 180"),
+        ({"max_rotation": "5"}, "max_rotation '5': expected degrees"),
         ({"max_rotation": "a lot"}, "expected degrees"),
         ({"max_translation": -1}, "max_translation -1: expected a positive number"),
     ],

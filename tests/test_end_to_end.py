@@ -86,7 +86,7 @@ def test_a_small_object_in_its_scene() -> None:
     size = estimate_voxel_size(*map(torch.from_numpy, clouds))
     result = vbreg.register(*clouds, voxel_size=size)
     assert error_of(result.T_target_source, truth).success(5.0, 0.01)
-    of_table = estimate_voxel_size(*[torch.from_numpy(table)] * 2)
+    of_table = estimate_voxel_size(torch.from_numpy(table))
     assert size < 0.7 * of_table
     coarse = vbreg.register(*clouds, voxel_size=of_table)
     assert not error_of(coarse.T_target_source, truth).success(5.0, 0.01)

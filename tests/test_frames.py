@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import make_problem
+from vbreg import clouds
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.frames import LocalCloud, Matches, check_units
 
@@ -174,6 +175,23 @@ def test_millimetres_against_metres_are_a_question() -> None:
         check_units(part, millimetres)
     with pytest.raises(VBRegError, match="is source in millimetres"):
         check_units(millimetres, metres)
+
+
+def test_voxels_are_told_once_where_lone_points_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    sheet = np.c_[rng.uniform(-1, 1, (4000, 2)), np.zeros(4000)]
+    cloud = LocalCloud.of(np.concatenate([sheet, rng.uniform(1, 3, (50, 3))]), "source")
+    told: list[torch.Tensor] = []
+    keys = clouds._voxel_keys
+    monkeypatch.setattr(
+        clouds, "_voxel_keys", lambda points, *rest: told.append(points) or keys(points, *rest)
+    )
+    kept = cloud.without_lone_points(0.1, 0.2)
+    assert len(told) == 1
+    assert kept.dropped == len(cloud.points) - len(kept.points) > 40
+    assert len(kept.points) > 3900
 
 
 def test_a_pose_in_the_users_unit_is_between_the_local_frames() -> None:

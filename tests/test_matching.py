@@ -245,6 +245,16 @@ def test_too_few_matches_say_what_to_try():
         match_clouds(clouds[0], clouds[1], SCALE, matching="mutual")
 
 
+def test_an_unknown_way_of_matching_is_named():
+    message = "matching 'both': expected one of one-way, either-way, mutual, ratio, two-nearest"
+    for features in (torch.eye(4), torch.zeros(0, 4)):
+        with pytest.raises(VBRegError, match=message):
+            match(features, features, matching="both")
+    clouds = [describe(local(bumps(seed=k)), SCALE, descriptor="fpfh") for k in (0, 1)]
+    with pytest.raises(VBRegError, match=message):
+        match_clouds(*clouds, SCALE, matching="both")
+
+
 def test_a_cloud_that_is_too_large_is_told_a_voxel_size(monkeypatch):
     monkeypatch.setattr(matching, "MAX_POINTS", 100)
     with pytest.raises(VBRegError, match=r"at most 100 .* larger voxel size \(about 0\.\d+ would"):

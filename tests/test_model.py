@@ -97,8 +97,8 @@ def test_order_of_correspondences_does_not_matter(model: VBReg, problem: Problem
 
 
 def test_the_same_call_gives_the_same_answer(model: VBReg, problem: Problem) -> None:
-    for seed in (None, 7):
-        a, b = (estimate(model, problem, seed=seed) for _ in range(2))
+    for seeds in ((None, None), (7, np.int64(7))):
+        a, b = (estimate(model, problem, seed=seed) for seed in seeds)
         assert np.array_equal(a.T_target_source, b.T_target_source)
         assert np.array_equal(a.confidence, b.confidence)
 

@@ -80,7 +80,7 @@ ALLOWED = {
     "backends": "compatibility errors estimation inputs network types voting",
     "clouds": "backends errors inputs types",
     "frames": "backends clouds errors inputs types",
-    "streaming": "clouds errors frames inputs io types",
+    "streaming": "clouds frames inputs io types",
     "sparse": "backends errors",
     "descriptors": "backends clouds errors inputs io scale sparse weights_file",
     "metrics": "backends errors geometry inputs",
@@ -110,8 +110,8 @@ ALLOWED = {
         "recording solver surfaces timing types uncertainty verification voting"
     ),
     "registrar": (
-        "attempts clouds constraints descriptors errors frames inputs matching model scale timing "
-        "types"
+        "attempts clouds constraints descriptors errors frames inputs matching model pair_problem "
+        "scale timing types"
     ),
     "registration": (
         "backends constraints descriptors errors frames inputs matching model pretrained "
@@ -137,7 +137,7 @@ ALLOWED = {
     "viewer": "demo errors io model pretrained registration render summary types web_page",
     "methods": (
         "backends compatibility errors estimation frames geometry inputs matching model network "
-        "pretrained scale sparse timing types verification voting weights_file"
+        "pretrained registration scale sparse timing types verification voting weights_file"
     ),
     "training": (
         "backends clouds datasets descriptors errors frames geometry io losses matching methods "

@@ -345,7 +345,7 @@ def question_of_demo() -> tuple[Question, JudgeNetwork]:
     surfaces = SurfacePair.of(matched)
     assert surfaces is not None
     solution, _ = model._on_device(matched.matches(), None, untimed, 9999, None, CANDIDATES)
-    return Question.of(matched, surfaces, solution), shipped_judge().on(torch.device("cpu"))
+    return Question.of(matched, surfaces, solution), shipped_judge().network
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ from vbreg.constraints import Constraints
 from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud
-from vbreg.matching import MatchedClouds
+from vbreg.matching import DescribedCloud, MatchedClouds, describe
 from vbreg.registrar import Registrar, Request, mirror_image, usual_viewpoint
 from vbreg.scale import PresetName
 
@@ -148,3 +148,27 @@ def test_a_wrong_constraint_is_not_forgiven_at_a_larger_voxel_size() -> None:
         given = Request.of(*clouds, voxel_size=0.1, constraints=constraints)
         assert given.other_sizes() == pytest.approx((0.7071,), rel=1e-3)
     assert Request.of(*clouds, max_scale=2.0).other_sizes() == ()
+
+
+def test_the_target_of_a_pair_is_described_once_at_each_voxel_size(
+    fast: VBReg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror image of the source is laid upon what the first look found there."""
+    monkeypatch.setattr("vbreg.registrar.may_be_mirrored", lambda result: True)
+    described: list[LocalCloud] = []
+
+    def noted(cloud: LocalCloud, *given: Any, **options: Any) -> DescribedCloud:
+        described.append(cloud)
+        return describe(cloud, *given, **options)
+
+    clouds = [LocalCloud.of(points, "a cloud") for points in (surface(), surface(seed=1))]
+    registrar = Registrar(fast, descriptor_named("learned"), describe=noted)
+    request = Request.of(*clouds, voxel_size=0.1)
+    found = registrar([request])[0]
+    assert isinstance(found, Registration)
+    assert found.mirrored_probability is not None  # so that there were two looks
+    assert [cloud is clouds[1] for cloud in described].count(True) == 1
+    assert len(described) == 3
+    described.clear()
+    registrar([request, request])
+    assert len(described) == 8  # descriptions of many pairs are not kept

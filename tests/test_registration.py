@@ -142,9 +142,8 @@ def test_a_cpu_takes_the_fast_weights_by_itself() -> None:
 
 
 def test_weights_and_a_model_are_one_too_many(fast: VBReg) -> None:
-    cloud = surface()
     with pytest.raises(VBRegError, match="weights 'fast' and a model: give one of them"):
-        register(cloud, cloud, voxel_size=0.1, model=fast, weights="fast")
+        register("nowhere.ply", "nowhere.ply", model=fast, weights="fast")  # before any is read
 
 
 def test_weights_may_be_a_file(tmp_path: Path) -> None:
@@ -199,7 +198,9 @@ def test_more_matches_of_clouds_than_memory_holds_are_thinned(
         ({"on_stage": 3}, "on_stage is a int: expected a function"),
         ({"preset": []}, r"preset \[\]: expected one of indoor, outdoor"),
         ({"keypoints": np.array([1, 2])}, "keypoints .*or 'all'"),
+        ({"max_scale": "2"}, "max_scale '2': expected a positive number"),
         ({"voxel_size": True}, "voxel_size True"),
+        ({"matching": "both"}, "matching 'both': expected one of one-way"),
         ({"verify": "no"}, "verify 'no': expected True or False"),
         ({"retry": 2}, "retry 2: expected True or False"),
     ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from vbreg import io, register, streaming
+from vbreg import frames, io, register, streaming
 from vbreg.backends import devices
 from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.frames import LocalCloud
@@ -82,6 +83,21 @@ def test_what_does_not_count_is_left_out_alike(tmp_path: Path) -> None:
         streamed, whole = pair(tmp_path / "scan.ply", points)
     assert (streamed.count, streamed.dropped) == (whole.count, whole.dropped) == (8000, 88)
     assert_same_voxels(streamed, whole, 0.1)
+
+
+def test_where_no_point_is_left_out_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The corner of the box may lie beyond the limit, and no point does."""
+    monkeypatch.setattr(streaming, "STRAY_REACH", 1.5)
+    monkeypatch.setattr(frames, "STRAY_REACH", 1.5)
+    directions = np.random.default_rng(0).normal(size=(4000, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        streamed, whole = pair(
+            tmp_path / "scan.ply", directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        )
+    assert (streamed.count, streamed.dropped) == (whole.count, whole.dropped) == (4000, 0)
 
 
 def test_points_to_ignore_are_told_by_a_function(tmp_path: Path) -> None:
@@ -161,6 +177,9 @@ def test_a_file_without_points_is_told(tmp_path: Path) -> None:
     io.write(tmp_path / "a.ply", np.full((10, 3), np.nan))
     with pytest.raises(VBRegError, match="a scan has 0 finite points of 10"):
         local_cloud(tmp_path / "a.ply", "a scan")
+    io.write(tmp_path / "b.ply", walls(100))
+    with pytest.raises(VBRegError, match="a scan has 0 finite points of 100, with 100 ignored: at"):
+        local_cloud(tmp_path / "b.ply", "a scan", lambda points: np.ones(len(points), dtype=bool))
 
 
 def test_small_files_and_other_things_are_read_whole(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 
 from tests.conftest import make_problem
-from vbreg import demo, register
+from vbreg import attempts, demo, register
 from vbreg.geometry import random_rotation
 from vbreg.matching import describe, match_clouds
 from vbreg.model import VBReg
@@ -139,9 +139,16 @@ def test_what_a_shape_leaves_free_is_named(shape: Shape, seed: int) -> None:
     assert_free(found.free_directions, shape, np.eye(4))
 
 
+@pytest.mark.parametrize("smaller", [attempts.SMALLER_SIZE, 0.5])
 @pytest.mark.parametrize("shape", FREE)
-def test_clouds_of_a_shape_are_determined_or_not(shape: Shape) -> None:
-    """The whole way, from two noisy scans: the law for users."""
+def test_clouds_of_a_shape_are_determined_or_not(
+    shape: Shape, smaller: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way, from two noisy scans: the law for users.
+
+    At half of the voxel size noise looks like relief, which must not hide that the pose is free.
+    """
+    monkeypatch.setattr(attempts, "SMALLER_SIZE", smaller)
     rng, A, B = np.random.default_rng(0), motion(1), motion(2)
     source, target = (
         moved(T, points + rng.normal(0, NOISE, points.shape))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from vbreg.errors import VBRegError
-from vbreg.geometry import apply, procrustes
+from vbreg.geometry import procrustes
 from vbreg.types import LIKELY, MANY_LONE_POINTS, Float64, Registration
 
 SMALLER_SIZE = 2**-0.5  # times a voxel size that was given: twice as many points on a surface
@@ -147,13 +147,12 @@ def scale_of_matches(found: Registration) -> float:
     for _ in range(MATCH_ROUNDS):
         if int(inliers.sum()) < MIN_SCALED_MATCHES:
             return 1.0
-        weights = inliers.to(source.dtype)
-        T, _ = procrustes(scale * source, target, weights)
-        x, y = source[inliers], target[inliers]
-        x, y = (x - x.mean(0)) @ T[:3, :3].T, y - y.mean(0)
-        scale = float((x * y).sum() / x.square().sum())
-        T, _ = procrustes(scale * source, target, weights)
-        before, inliers = inliers, (apply(T, scale * source) - target).square().sum(-1) < 1
+        # The rotation is the same at every scale; a shift takes one middle to the other.
+        R = procrustes(source, target, inliers.to(source.dtype))[0][:3, :3]
+        x = (source - source[inliers].mean(0)) @ R.T
+        y = target - target[inliers].mean(0)
+        scale = float((x * y)[inliers].sum() / x[inliers].square().sum())
+        before, inliers = inliers, (scale * x - y).square().sum(-1) < 1
         if torch.equal(before, inliers):
             break
     return scale
@@ -162,7 +161,7 @@ def scale_of_matches(found: Registration) -> float:
 def _made_exact(
     found: Registration, max_scale: float, at: Callable[[float], Registration | VBRegError]
 ) -> Registration:
-    """Return the pose at the scale that its matches tell, unless that is less probable."""
+    """Return the pose at the scale that its matches tell, if trusted there or no less probable."""
     for _ in range(SCALE_ROUNDS):
         change = scale_of_matches(found)
         factor = found.scale * change

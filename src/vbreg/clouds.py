@@ -46,7 +46,11 @@ GRIDS = (  # orientations of the grids that voxels are counted in; no axis is ne
 
 def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
     """Return the mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
-    voxel = voxel_index(points, voxel_size)
+    return mean_of_each(points, voxel_index(points, voxel_size))
+
+
+def mean_of_each(points: Tensor, voxel: Tensor) -> Tensor:
+    """Return the means (M, 3) of the points (N, 3) in each voxel, told by `voxel_index` (N,)."""
     if len(points) == 0:
         return points
     order = torch.argsort(voxel, stable=True)
@@ -194,8 +198,8 @@ def isolated_points(
     return apart
 
 
-def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
-    """Return a voxel size that suits both clouds, from their extent and spacing, to 2 digits.
+def estimate_voxel_size(source: Tensor, target: Tensor | None = None) -> float:
+    """Return a voxel size that suits one or two clouds, by extent and spacing, to 2 digits.
 
     A cloud at its own size has about 4500 voxels on densely sampled surfaces, or as many as its
     spacing allows. Far, thinly sampled parts do not count, so a street scan keeps its detail. Of
@@ -203,8 +207,8 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
     the scene around it. The size does not fall below the spacing of either, nor so low that one has
     more voxels than are matched.
     """
+    clouds = {"the cloud": source} if target is None else {"source": source, "target": target}
     sizes = []
-    clouds = {"source": source, "target": target}
     for name, points in clouds.items():
         check_points(name, points)
         if not len(points) or bool((points == points[0]).all()):
@@ -213,9 +217,9 @@ def estimate_voxel_size(source: Tensor, target: Tensor) -> float:
                 "without extent: give voxel_size"
             )
         sizes.append(_own_voxel_size(points))
-    smaller, larger = sorted(size for size, _ in sizes)
+    smaller, larger = min(size for size, _ in sizes), max(size for size, _ in sizes)
     size = smaller * math.sqrt(min(larger / smaller, MAX_SIZE_RATIO))
-    size = max(size, *(spacing for _, spacing in sizes))
+    size = max(size, max(spacing for _, spacing in sizes))
     for points in clouds.values():
         size = _at_most_voxels(points, size)
     return float(f"{size:.1e}")

@@ -20,7 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.geometry import turn_between, upright_procrustes
-from vbreg.inputs import MIN_MATCHES, positive_number
+from vbreg.inputs import MIN_MATCHES, as_number, positive_number
 from vbreg.matching import MatchedClouds
 from vbreg.types import Float64
 
@@ -47,7 +47,7 @@ class Constraints:
         max_rotation: float | None = None,
     ) -> Constraints | None:
         """Check what a user says; None where nothing is said."""
-        up = None if gravity is None or gravity is False else _directions(gravity)
+        up = None if gravity is None else _directions(gravity)
         limited = max_translation is not None or max_rotation is not None
         if guess is not None and not limited:
             raise VBRegError(
@@ -130,9 +130,11 @@ class Constraints:
         return source, target
 
 
-def _directions(gravity: Gravity) -> tuple[Float64, Float64]:
-    """Return up in the frames of source and target, of length 1."""
-    if gravity is True:
+def _directions(gravity: Gravity) -> tuple[Float64, Float64] | None:
+    """Return up in the frames of source and target, of length 1; None where it is False."""
+    if isinstance(gravity, bool | np.bool_):
+        if not gravity:
+            return None
         gravity = "z"
     if isinstance(gravity, str) and gravity in ("x", "y", "z"):
         gravity = [float(axis == gravity) for axis in "xyz"]
@@ -141,22 +143,19 @@ def _directions(gravity: Gravity) -> tuple[Float64, Float64]:
     except (TypeError, ValueError):
         given = np.empty(0)
     given = np.stack([given, given]) if given.shape == (3,) else given
-    length = np.linalg.norm(given, axis=-1, keepdims=True)
-    if given.shape != (2, 3) or not np.isfinite(given).all() or (length == 0).any():
+    length = np.linalg.norm(given, axis=1) if given.shape == (2, 3) else np.zeros(2)
+    if not (np.isfinite(length) & (length > 0)).all():
         raise VBRegError(
             f"gravity {gravity!r}: expected True (z is up), 'x', 'y', 'z', the direction of up as "
             "three numbers, or two such directions, in the frames of source and target"
         )
-    up = given / length
+    up = given / length[:, None]
     return up[0], up[1]
 
 
 def _degrees(value: float) -> float:
     """Return an angle that limits something."""
-    try:
-        angle = float(value)
-    except (TypeError, ValueError):
-        angle = math.nan
+    angle = as_number(value)
     if not 0 < angle <= 180:
         raise VBRegError(f"max_rotation {value!r}: expected degrees, above 0 and at most 180")
     return angle
@@ -168,7 +167,12 @@ def _pose(guess: ArrayLike) -> Float64:
         T = np.array(guess, dtype=np.float64)
     except (TypeError, ValueError):
         T = np.empty(0)
-    if T.shape != (4, 4) or not np.isfinite(T).all() or not np.allclose(T[3], [0, 0, 0, 1]):
+    if not np.isfinite(T).all():
+        raise VBRegError(
+            f"the guess has a value that is not finite, {T[~np.isfinite(T)][0]}: expected a pose "
+            "(4, 4), T_target_source, of finite numbers"
+        )
+    if T.shape != (4, 4) or not np.allclose(T[3], [0, 0, 0, 1]):
         raise VBRegError(
             f"a guess of shape {T.shape}: expected a pose (4, 4), T_target_source, whose last row "
             "is 0 0 0 1"

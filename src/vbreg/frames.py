@@ -6,7 +6,6 @@ own, where float32 holds them; they stay there, and the pose goes back to the us
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,10 +14,16 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import NORMAL_NEIGHBORS, lone_points, voxel_downsample, voxel_index
-from vbreg.errors import VBRegError, VBRegWarning
+from vbreg.clouds import (
+    NORMAL_NEIGHBORS,
+    lone_points,
+    mean_of_each,
+    voxel_downsample,
+    voxel_index,
+)
+from vbreg.errors import VBRegError, warn
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
-from vbreg.types import Bool, Float64
+from vbreg.types import Bool, Float32, Float64
 
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
 STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
@@ -56,20 +61,8 @@ class LocalCloud:
         strays = strays_of(kept)
         if strays.any():
             kept = kept[~strays]
-            warnings.warn(
-                f"{int(strays.sum())} of {len(points)} points of {role} lie more than "
-                f"{STRAY_REACH:g} times as far from its middle as nearly all others, and are left "
-                "out",
-                VBRegWarning,
-                stacklevel=4,
-            )
-        if len(kept) < MIN_MATCHES:
-            raise VBRegError(
-                f"{role} has {len(kept)} finite points of {len(points)}"
-                + (f", with {left_out} ignored" if left_out else "")
-                + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
-                "the file is the one you meant"
-            )
+            warn_of_strays(int(strays.sum()), len(points), role)
+        check_count(len(kept), len(points), left_out, role)
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
@@ -86,9 +79,10 @@ class LocalCloud:
 
     def without_lone_points(self, voxel_size: float, radius: float) -> LocalCloud:
         """Return the cloud without the voxels that lie on no surface, as `lone_points` tells."""
-        voxels = voxel_downsample(self.points, voxel_size)
-        alone = lone_points(radius_knn(voxels, None, radius, NORMAL_NEIGHBORS))
-        kept = self.points[~alone[voxel_index(self.points, voxel_size)]]
+        voxel = voxel_index(self.points, voxel_size)
+        means = mean_of_each(self.points, voxel)
+        alone = lone_points(radius_knn(means, None, radius, NORMAL_NEIGHBORS))
+        kept = self.points[~alone[voxel]]
         dropped = self.dropped + len(self.points) - len(kept)
         return LocalCloud(kept, self.origin, self.count, dropped)
 
@@ -232,7 +226,7 @@ class Matches:
 
 def check_units(source: LocalCloud, target: LocalCloud) -> None:
     """Raise where one cloud is about a thousand times as large as the other."""
-    sizes = [middle_and_reach(cloud.points.double().numpy())[1] for cloud in (source, target)]
+    sizes = [middle_and_reach(cloud.points.numpy())[1] for cloud in (source, target)]
     if min(sizes) > 0 and THOUSAND[0] < max(sizes) / min(sizes) < THOUSAND[1]:
         larger = "source" if sizes[0] > sizes[1] else "target"
         raise VBRegError(
@@ -240,6 +234,25 @@ def check_units(source: LocalCloud, target: LocalCloud) -> None:
             "in millimetres and the other in metres? Bring both to one unit, or give voxel_size if "
             "they are in one unit already"
         )
+
+
+def check_count(kept: int, read: int, ignored: int, role: str) -> None:
+    """Raise where too few points of a cloud are left to register it."""
+    if kept < MIN_MATCHES:
+        raise VBRegError(
+            f"{role} has {kept} finite points of {read}"
+            + (f", with {ignored} ignored" if ignored else "")
+            + f": at least {MIN_MATCHES} are needed, and a real scan has thousands; check that "
+            "the file is the one you meant"
+        )
+
+
+def warn_of_strays(count: int, read: int, role: str) -> None:
+    """Say that points of a cloud are left out for lying very far from nearly all others."""
+    warn(
+        f"{count} of {read} points of {role} lie more than {STRAY_REACH:g} times as far from its "
+        "middle as nearly all others, and are left out"
+    )
 
 
 def strays_of(points: Float64) -> Bool:
@@ -254,9 +267,9 @@ def strays_of(points: Float64) -> Bool:
         return np.asarray(np.einsum("ni,ni->n", away, away) > 1)  # a norm would take three times
 
 
-def middle_and_reach(points: Float64) -> tuple[Float64, float]:
+def middle_and_reach(points: Float32 | Float64) -> tuple[Float64, float]:
     """Return the middle (3,) of points (N, 3), and how far from it nearly all of them lie."""
-    sample = points[:: max(1, len(points) // MAX_SAMPLE)]
+    sample = points[:: max(1, len(points) // MAX_SAMPLE)].astype(np.float64)
     middle = np.median(sample, axis=0)
     distance = np.linalg.norm(sample - middle, axis=1)
     return middle, float(np.quantile(distance, NEARLY_ALL))

@@ -153,12 +153,19 @@ def _as_numbers(values: Points, name: str, expected: str) -> Float64:
     return numbers
 
 
+def as_number(value: object) -> float:
+    """Return the value as a float; NaN where it is no number, such as a text or True."""
+    if isinstance(value, str | bytes | bytearray | bool | np.bool_):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]  # else NaN
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def positive_number(value: object, name: str) -> float:
     """Return the value as a float if it is a finite number above zero."""
-    try:
-        number = math.nan if isinstance(value, bool | np.bool_) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = as_number(value)
     if not (math.isfinite(number) and number > 0):
         raise VBRegError(f"{name} {value!r}: expected a positive number in the unit of the points")
     return number

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from vbreg.clouds import NORMAL_NEIGHBORS, estimate_voxel_size, lone_points, nor
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.inputs import MIN_MATCHES, Cloud
+from vbreg.inputs import MIN_MATCHES, Cloud, check_choice
 from vbreg.scale import Scale
 from vbreg.streaming import local_cloud
 from vbreg.timing import Clock, untimed
@@ -198,7 +198,7 @@ def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) ->
 def _check_size(points: Tensor, cloud: LocalCloud, scale: Scale) -> None:
     """Raise where a cloud has more points (N, 3) at its working resolution than are matched."""
     if len(points) > MAX_POINTS:
-        better = estimate_voxel_size(cloud.points, cloud.points)
+        better = estimate_voxel_size(cloud.points)
         raise VBRegError(
             f"a cloud has {len(points)} points at voxel size {scale.voxel_size:g}: at most "
             f"{MAX_POINTS} are matched; use a larger voxel size (about {better:g} would suit "
@@ -311,6 +311,7 @@ def match(
     second nearest; two nearest are a source point's with both. Of several nearest the lowest index
     wins. Memory is bounded.
     """
+    check_choice(matching, "matching", get_args(MatchingName))
     _check_features(source_features, target_features)
     source = F.normalize(source_features.detach().float(), dim=-1)
     target = F.normalize(target_features.detach().float(), dim=-1)

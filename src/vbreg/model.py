@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -16,7 +15,7 @@ import torch
 from vbreg import pretrained
 from vbreg.backends import BackendName, devices
 from vbreg.constraints import Constraints
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, warn
 from vbreg.frames import Matches
 from vbreg.inputs import (
     MIN_MATCHES,
@@ -33,7 +32,7 @@ from vbreg.inputs import (
 )
 from vbreg.matching import MatchedClouds, evenly
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.pair_problem import Chosen, PairProblem, UncertaintyOfSurfaces
+from vbreg.pair_problem import FREE_ODDS, Chosen, PairProblem, UncertaintyOfSurfaces
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.solver import Solution, Solver
@@ -45,8 +44,6 @@ from vbreg.verification import CANDIDATES, Judge, Question, shipped_judge
 from vbreg.voting import VotingConfig
 
 MAX_ESTIMATED = 20_000  # matches that are estimated from, if nothing else is said
-# Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
-FREE_ODDS = 0.1
 # Pairs that go through the network together (benchmarks/throughput.py).
 SOLVED_TOGETHER, SOLVED_TOGETHER_CPU = 16, 1
 # Pairs that `solve_batch` is given at a time: on a GPU several such groups, of similar sizes.
@@ -171,6 +168,7 @@ class VBReg:
         """Solve several problems at once, of any sizes; the results are those of `estimate`.
 
         With a `seed`, which latent features are sampled for a problem depends on the batch.
+        `timings` of a result are its share of the seconds of all.
         """
         _check_batch(sources, targets, descriptors)
         check_seed(seed)
@@ -193,7 +191,7 @@ class VBReg:
             described and [d if r is None else d[r] for r, d in zip(index, described, strict=True)],
         )
         if len(matches) == held < max(found):
-            _warn_of_memory(max(found), most, "give fewer matches", stacklevel=4)
+            _warn_of_memory(max(found), most, "give fewer matches")
         clock = Stopwatch()
         solution, backend = self._on_device(matches, seed, clock, most)
         poses = matches.to_user(solution.T)
@@ -211,7 +209,7 @@ class VBReg:
                 matches_found=found[b],
                 backend=backend,
                 memory_limited=len(source) == held < found[b],
-                timings=clock.seconds,
+                timings=clock.share(of=len(ends)),
                 uncertainty_given=uncertainty_of_inliers,
             )
             for b, (source, target) in enumerate(ends)
@@ -222,6 +220,7 @@ class VBReg:
         matched: MatchedClouds,
         *,
         constraints: Constraints | None = None,
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -231,6 +230,7 @@ class VBReg:
         return self.solve_batch(
             [matched],
             constraints=[constraints],
+            max_correspondences=max_correspondences,
             verify=verify,
             refine=refine,
             seed=seed,
@@ -242,6 +242,7 @@ class VBReg:
         matched: Sequence[MatchedClouds],
         *,
         constraints: Sequence[Constraints | None] | None = None,  # one for each pair
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -249,11 +250,15 @@ class VBReg:
     ) -> list[Registration]:
         """Find the poses of several pairs of matched clouds; the results are those of `solve`.
 
-        On a GPU, pairs with about as many matches go through the network and the search together.
-        With a `seed`, and with constraints, every pair is solved by itself. `timings` of a result
-        are its share of the seconds of all.
+        Matches that contradict the constraints are dropped; of those that are left, more than
+        `max_correspondences`, or than memory holds, are thinned evenly at random. On a GPU, pairs
+        with about as many matches go through the network and the search together. With a `seed`,
+        and with constraints, every pair is solved by itself. `timings` of a result are its share of
+        the seconds of all.
         """
         check_verification(verify, refine)
+        if max_correspondences is not None:
+            check_whole_number(max_correspondences, "max_correspondences", MIN_MATCHES)
         known = [None] * len(matched) if constraints is None else list(constraints)
         if len(known) != len(matched):
             raise VBRegError(
@@ -264,23 +269,21 @@ class VBReg:
         exact = (refine or ("icp" if verify else "none")) == "icp"
         judge = self.judge if verify else None
         problems = [
-            self._problem(*given, judge, exact, most, clock)
+            self._problem(*given, max_correspondences, judge, exact, most, clock)
             for given in zip(matched, known, strict=True)
         ]
         for group in self._groups(problems, seed):
             self._search(group, most, seed, clock)
         for problem in problems:
             self._settle(problem, clock)
-        share = clock.seconds
-        if len(problems) > 1:
-            share = {stage: s / len(problems) for stage, s in clock.seconds.items()}
-        return [problem.result(share) for problem in problems]
+        return [problem.result(clock.share(of=len(problems))) for problem in problems]
 
     def solve_each(
         self,
         matched: Sequence[MatchedClouds],
         *,
         constraints: Sequence[Constraints | None],  # one for each pair
+        max_correspondences: int | None = None,
         verify: bool = True,
         refine: RefineName | None = None,
         seed: int | None = None,
@@ -293,7 +296,12 @@ class VBReg:
         if not matched:
             return []
         clock = clock or Stopwatch()
-        options: dict[str, Any] = {"verify": verify, "refine": refine, "seed": seed}
+        options: dict[str, Any] = {
+            "max_correspondences": max_correspondences,
+            "verify": verify,
+            "refine": refine,
+            "seed": seed,
+        }
         try:
             return [*self.solve_batch(matched, constraints=constraints, clock=clock, **options)]
         except VBRegError as error:
@@ -310,6 +318,7 @@ class VBReg:
         self,
         matched: MatchedClouds,
         constraints: Constraints | None,
+        max_correspondences: int | None,
         judge: Judge | None,
         exact: bool,
         most: int,
@@ -319,10 +328,12 @@ class VBReg:
         if constraints is not None:
             with clock("match"):
                 matched = constraints.narrow(matched)
+        if max_correspondences is not None:
+            matched = matched.thinned(max_correspondences)
         limited = len(matched.source_index) > most
         if limited:
             count = len(matched.source_index)
-            _warn_of_memory(count, most, "set max_correspondences", stacklevel=6)
+            _warn_of_memory(count, most, "set max_correspondences")
             matched = matched.thinned(most)
         matches = self._matches_of(matched)
         limits = None if constraints is None else constraints.limits(matches)
@@ -508,10 +519,9 @@ def _rows_that_fit(source: Float64, target: Float64, most: int) -> Int64 | None:
     return rows[evenly(len(rows), most).numpy()]
 
 
-def _warn_of_memory(found: int, most: int, advice: str, stacklevel: int) -> None:
-    warnings.warn(
+def _warn_of_memory(found: int, most: int, advice: str) -> None:
+    warn(
         f"{found} matches are more than the free memory holds, so that {most} of them are used; "
         "with other memory free, or on another machine, the answer may differ: "
-        f"{advice} to have the same everywhere",
-        stacklevel=stacklevel,
+        f"{advice} to have the same everywhere"
     )

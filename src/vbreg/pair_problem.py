@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -17,12 +17,22 @@ from vbreg.refinement import with_fewer_points
 from vbreg.scale import INLIER_THRESHOLD, Scale
 from vbreg.solver import Solution
 from vbreg.surfaces import SurfacePair
-from vbreg.types import Alternative, BackendUsed, Float64, LimitName, Registration, Uncertainty
+from vbreg.types import (
+    Alternative,
+    BackendUsed,
+    Float64,
+    LimitName,
+    Registration,
+    Uncertainty,
+    odds_times,
+)
 from vbreg.uncertainty import shared_planes, uncertainty, uncertainty_of_inliers
 from vbreg.verification import Judge, Verdict, refined_within
 
 NEARLY_ALL = 0.98  # of what a limit allows
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
+# Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
+FREE_ODDS = 0.1
 
 
 class Chosen(NamedTuple):
@@ -68,12 +78,9 @@ class Chosen(NamedTuple):
         """Return the same with the odds of every pose to be right multiplied."""
         if self.probability is None:
             return self
-
-        def less(p: float) -> float:
-            return p * factor / (1 - p + p * factor)
-
-        others = tuple((T, less(p)) for T, p in self.others if less(p) >= MIN_ALTERNATIVE)
-        return self._replace(probability=less(self.probability), others=others)
+        others = ((T, odds_times(p, factor)) for T, p in self.others)
+        kept = tuple((T, p) for T, p in others if p >= MIN_ALTERNATIVE)
+        return self._replace(probability=odds_times(self.probability, factor), others=kept)
 
 
 @dataclass(eq=False)
@@ -175,3 +182,26 @@ class UncertaintyOfSurfaces:
 
     def __reduce__(self) -> tuple[type[Uncertainty], tuple[object, ...]]:
         return Uncertainty, tuple(self())
+
+
+def as_free_as_seen(found: Registration, first: MatchedClouds) -> Registration:
+    """Return a pose of another voxel size, doubted where the first look sees a motion left free.
+
+    At smaller voxels noise may look like relief, which would fix what a smooth wall does not.
+    """
+    T = found.T_target_source
+    local = T.copy()
+    local[:3, 3] += T[:3, :3] @ first.source.origin - first.target.origin
+    told = UncertaintyOfSurfaces.of(first, torch.from_numpy(local))
+    seen = None if told is None else told()
+    if seen is None or not seen.free_directions or found.success_probability is None:
+        return found
+    return replace(
+        found,
+        uncertainty_given=seen,
+        success_probability=odds_times(found.success_probability, FREE_ODDS),
+        alternatives=tuple(
+            replace(each, probability=odds_times(each.probability, FREE_ODDS))
+            for each in found.alternatives
+        ),
+    )

@@ -265,7 +265,7 @@ class DeviceSolver:
     ) -> Solution:
         device, generator = self.solver.network.sigma.device, None
         if wanted.seed is not None:
-            generator = torch.Generator(device).manual_seed(wanted.seed)
+            generator = torch.Generator(device).manual_seed(int(wanted.seed))
         solution = self.solver(
             matches.map(lambda part: part.to(device)),
             backend,
@@ -398,7 +398,7 @@ class DeviceJudge:
     ) -> Verdict:
         """Return the verdict of a judge; with limits, which are new for each pair, unrecorded."""
         device = question.T.device
-        network = judge.on(device)
+        network = devices.network_on(judge.network, device)
 
         def work(backend: Backend) -> Verdict:
             with torch.inference_mode(), devices.current(question.T):

@@ -40,6 +40,7 @@ from vbreg.matching import (
     match_clouds,
 )
 from vbreg.model import RefineName, VBReg
+from vbreg.pair_problem import as_free_as_seen
 from vbreg.scale import PresetName, Scale
 from vbreg.timing import Stopwatch
 from vbreg.types import Registration
@@ -141,13 +142,28 @@ class Registrar:
 
     def __call__(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair, or the error that it met; the others go on."""
-        found = self._first_results(requests)
+        alone = len(requests) == 1  # the descriptions of many would not fit into memory
+        looking = self._remembering(requests[0].target) if alone else self
+        found = looking._first_results(requests)
         if self.retry:
-            found = self._looked_at_again(requests, found)
+            found = looking._looked_at_again(requests, found)
         return [
-            result if isinstance(result, VBRegError) else replace(result, timings=clock.seconds)
+            result if isinstance(result, VBRegError) else replace(result, timings=clock.share())
             for result, clock in zip(found, (request.clock for request in requests), strict=True)
         ]
+
+    def _remembering(self, once: LocalCloud) -> Registrar:
+        """Return a registrar that describes one cloud once at each scale, for all looks at it."""
+        held: dict[Scale, DescribedCloud] = {}
+
+        def described(cloud: LocalCloud, scale: Scale, **options: object) -> DescribedCloud:
+            if cloud is not once:
+                return self.describe(cloud, scale, **options)
+            if scale not in held:
+                held[scale] = self.describe(cloud, scale, **options)
+            return held[scale]
+
+        return replace(self, describe=described)
 
     def _looked_at_again(self, requests: Sequence[Request], found: Sequence[Found]) -> list[Found]:
         """Return what becomes of results in doubt when their pairs are looked at in other ways."""
@@ -159,9 +175,21 @@ class Registrar:
                 else None
                 for request, factor, result in zip(requests, factors, found, strict=True)
             ]
-            found = self._after(sizes, found, more_probable)
+            looked = self._after(sizes, found, more_probable)
+            found = [
+                self._as_free_as_before(*each) for each in zip(requests, found, looked, strict=True)
+            ]
         in_mirror = [_in_mirror(*each) for each in zip(requests, found, strict=True)]
         return self._after(in_mirror, found, unless_mirrored)
+
+    def _as_free_as_before(self, request: Request, before: Found, now: Found) -> Found:
+        """Return what another voxel size found, unless it hides that the clouds fix no pose."""
+        if now is before or isinstance(before, VBRegError) or isinstance(now, VBRegError):
+            return now
+        if not before.free_directions:
+            return now
+        first = self._matched(Look(request, request.scale))
+        return more_probable(before, as_free_as_seen(now, first))
 
     def _without_lone_points(
         self, requests: Sequence[Request], found: Sequence[Found]
@@ -201,8 +229,7 @@ class Registrar:
         found = dict(zip(known, results, strict=True))
         for k, request in enumerate(requests):
             if request.max_scale is not None:
-                once = replace(self, describe=_remembering(self.describe, request.target))
-                found[k] = at_unknown_scale(request.max_scale, partial(once._at_factor, request))
+                found[k] = at_unknown_scale(request.max_scale, partial(self._at_factor, request))
         return [found[k] for k in range(len(requests))]
 
     def _at_factor(self, request: Request, factor: float) -> Found:
@@ -224,6 +251,7 @@ class Registrar:
         return [result for result in found if result is not None]
 
     def _matched(self, look: Look) -> MatchedClouds:
+        """Return all matches: they are thinned once those are dropped that cannot be."""
         request, clock = look.request, look.request.clock
         ends = look.source(), (request.target, request.viewpoint)
         described = [
@@ -240,11 +268,7 @@ class Registrar:
         ]
         with clock("match"):
             return match_clouds(
-                described[0],
-                described[1],
-                look.scale,
-                matching=self.matching,
-                max_matches=self.max_correspondences,
+                described[0], described[1], look.scale, matching=self.matching, max_matches=None
             )
 
     def _solved(self, looks: Sequence[Look], matched: Sequence[MatchedClouds]) -> list[Found]:
@@ -254,6 +278,7 @@ class Registrar:
         results = self.model.solve_each(
             matched,
             constraints=[None if look.mirrored else look.request.constraints for look in looks],
+            max_correspondences=self.max_correspondences,
             verify=self.verify,
             refine=self.refine,
             seed=self.seed,
@@ -280,20 +305,6 @@ class Registrar:
             lone_shares=request.lone_shares or result.lone_shares,
             scale=look.factor,
         )
-
-
-def _remembering(describe: Describe, once: LocalCloud) -> Describe:
-    """Return what describes clouds as `describe` does, one of them no more than once."""
-    held: list[DescribedCloud] = []
-
-    def described(cloud: LocalCloud, *given: object, **options: object) -> DescribedCloud:
-        if cloud is not once:
-            return describe(cloud, *given, **options)
-        if not held:
-            held.append(describe(cloud, *given, **options))
-        return held[0]
-
-    return described
 
 
 def _in_mirror(request: Request, result: Found) -> Look | None:

@@ -163,6 +163,8 @@ def _check_options(
             f"model is a {type(model).__name__}: expected a VBReg, say "
             "VBReg.from_pretrained('fast'); a name or a file goes to weights"
         )
+    if model is not None and weights is not None:
+        raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
     devices.choose_device(device)
     if keypoints is not None and not (isinstance(keypoints, str) and keypoints == "all"):
         try:
@@ -225,8 +227,6 @@ def _local_clouds(
 def _choose_model(
     model: VBReg | None, weights: str | Path | None, device: str | torch.device
 ) -> VBReg:
-    if model is not None and weights is not None:
-        raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
     if model is not None:
         return model
     chosen = devices.choose_device(device)

@@ -40,7 +40,8 @@ class Solution(NamedTuple):
     rmse: Tensor  # (B,) float64: root mean square distance of the inliers
     confidence: Tensor  # (B, N) float32
     voted: Tensor  # (B,) False where the votes gave no hypothesis
-    candidates: Tensor  # (B, C, 4, 4) float64: distinct poses, the best score first
+    # (B, C, 4, 4) float64: T first, then distinct poses, by their scores before they were refined
+    candidates: Tensor
     candidate_score: Tensor  # (B, C) weighted by crowds; -1 where there is no such candidate
     crowd: Tensor  # (B, N) these weights
 

@@ -8,7 +8,6 @@ voxels and a sample; the voxels are those of the whole cloud.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,15 @@ from torch import Tensor
 
 from vbreg import io
 from vbreg.clouds import VoxelMeans
-from vbreg.errors import VBRegError, VBRegWarning
-from vbreg.frames import MIN_STRAY_CLOUD, STRAY_REACH, LocalCloud, middle_and_reach
-from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points
+from vbreg.frames import (
+    MIN_STRAY_CLOUD,
+    STRAY_REACH,
+    LocalCloud,
+    check_count,
+    middle_and_reach,
+    warn_of_strays,
+)
+from vbreg.inputs import Cloud, Ignore, ignored_points
 from vbreg.types import Float64
 
 MIN_STREAMED_BYTES = 1 << 27  # of a file; a smaller one is read as a whole
@@ -67,20 +72,11 @@ class StreamedCloud(LocalCloud):
         found = _look(path, role, ignore, None)
         stray = _stray_limit(found)
         if stray is not None:
-            count, read = len(found), found.read
+            every = len(found)
             found = _look(path, role, ignore, stray)
-            warnings.warn(
-                f"{count - len(found)} of {read} points of {role} lie more than {STRAY_REACH:g} "
-                "times as far from its middle as nearly all others, and are left out",
-                VBRegWarning,
-                stacklevel=4,
-            )
-        if len(found) < MIN_MATCHES:
-            raise VBRegError(
-                f"{role} has {len(found)} finite points of {found.read}: at least {MIN_MATCHES} "
-                "are needed, and a real scan has thousands; check that the file is the one you "
-                "meant"
-            )
+            if len(found) < every:
+                warn_of_strays(every - len(found), found.read, role)
+        check_count(len(found), found.read, found.ignored, role)
         origin = found.total / len(found)
         low, high, sample = (
             torch.from_numpy((part - origin).astype(np.float32))
@@ -176,7 +172,7 @@ def _kept(
 
 
 def _stray_limit(found: Looked) -> tuple[Float64, float] | None:
-    """Return the middle of a cloud and how far from it points count, None where all do."""
+    """Return the middle of a cloud and how far from it points count, None where all surely do."""
     if len(found) < MIN_STRAY_CLOUD:
         return None
     middle, reach = middle_and_reach(found.sample)

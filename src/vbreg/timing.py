@@ -30,8 +30,14 @@ class Stopwatch:
         """Time what happens within, as part of `stage`."""
         self.on_stage(stage)
         start = self._now()
-        yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + self._now() - start
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + self._now() - start
+
+    def share(self, of: int = 1) -> dict[str, float]:
+        """Return the seconds so far of each stage, as the share of one of so many problems."""
+        return {stage: seconds / of for stage, seconds in self.seconds.items()}
 
     @staticmethod
     def _now() -> float:

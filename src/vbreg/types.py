@@ -242,8 +242,10 @@ class Registration:
         if isinstance(cloud, PointCloud):
             return cloud.transformed(self.similarity)
         if type(cloud).__module__.startswith("open3d."):
-            copied: Any = copy(cloud)
-            return copied.transform(self.similarity)
+            theirs: Any = cloud
+            # A copy of a tensor cloud would share the caller's points.
+            moved = theirs.clone() if hasattr(theirs, "clone") else copy(theirs)
+            return moved.transform(self.similarity)
         given = getattr(cloud, "points", cloud)
         if hasattr(given, "detach"):  # a tensor of any device
             given = given.detach().cpu()
@@ -270,6 +272,11 @@ class Registration:
             f"{length:.4g}, {scaled}{right}{self.inlier_count} of {len(self.correspondences)} "
             f"matches agree, score {self.score:.3f}, determined {self.determined})"
         )
+
+
+def odds_times(probability: float, factor: float) -> float:
+    """Return the probability whose odds are so many times those of another."""
+    return probability * factor / (1 - probability + probability * factor)
 
 
 def in_percent(probability: float) -> str:

@@ -1,5 +1,7 @@
 """What a machine has, and what is said where it has not what was asked for."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +163,25 @@ def test_little_free_memory_counts_what_torch_holds_in_reserve(
     free, total = torch.cuda.mem_get_info()
     monkeypatch.setattr(devices, "ENOUGH_FREE", total)
     assert devices.free_memory(CUDA) >= min(free, torch.cuda.mem_get_info()[0])
+
+
+def test_a_network_stays_where_it_is_and_its_copy_can_be_trained() -> None:
+    """Asked for amid inference, on a device that has shapes alone."""
+    network, meta = torch.nn.Linear(2, 2), torch.device("meta")
+    with torch.inference_mode():
+        assert devices.network_on(network, CPU) is network
+        copy = devices.network_on(network, meta)
+    assert devices.network_on(network, meta) is copy
+    for held, device in ((network, CPU), (copy, meta)):
+        assert all(p.device == device and not p.is_inference() for p in held.parameters())
+    other = devices.network_on(torch.nn.Linear(2, 2), meta)
+    assert other is not copy
+
+
+def test_copies_go_with_their_network() -> None:
+    network = torch.nn.Linear(2, 2)
+    copy = weakref.ref(devices.network_on(network, torch.device("meta")))
+    assert copy() is not None
+    del network
+    gc.collect()
+    assert copy() is None

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from vbreg.backends import devices
 from vbreg.clouds import normals, voxel_downsample
 from vbreg.descriptors.prepared import DescriptorConfig, Prepared, ThinnedCloud, prepare
 from vbreg.scale import Scale
@@ -46,4 +47,15 @@ def prepared(points: Tensor) -> Prepared:
 @pytest.fixture(params=CONFIGS, ids=("small", "narrow"))
 def config(request: pytest.FixtureRequest) -> DescriptorConfig:
     found: DescriptorConfig = request.param
+    return found
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """The devices that networks are asked for on; they must not be moved themselves."""
+    found: list[torch.device] = []
+    monkeypatch.setattr(
+        devices, "network_on", lambda network, device: found.append(device) or network
+    )
+    monkeypatch.delattr(torch.nn.Module, "to")
     return found

@@ -110,6 +110,12 @@ def test_every_weight_gets_a_gradient() -> None:
     assert all(p.grad is not None and bool(p.grad.any()) for p in network.parameters())
 
 
+def test_a_network_that_all_share_is_not_moved(asked: list[torch.device]) -> None:
+    cloud = thinned(corner())
+    describe_cells(fresh(), cloud, torch.arange(5))
+    assert asked == [cloud.points.device]
+
+
 @torch.no_grad()
 def test_a_point_has_what_the_fine_voxel_next_to_it_has() -> None:
     cloud = thinned(corner())

@@ -3,13 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.descriptors.conftest import SMALL, corner
+from tests.descriptors.conftest import SMALL, corner, thinned
 from torch import Tensor
 
 from vbreg import VBRegError, register
 from vbreg.descriptors import descriptor_named
 from vbreg.descriptors.choice import SHIPPED
-from vbreg.descriptors.learned import load_descriptor, save_descriptor
+from vbreg.descriptors.learned import describe_rows, load_descriptor, save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import MAX_OUTPUT
 from vbreg.errors import FileFormatError
@@ -34,6 +34,12 @@ def test_a_file_is_read_back(weights: Path) -> None:
     torch.manual_seed(0)
     made = DescriptorNetwork(SMALL).state_dict()
     assert all(torch.equal(value, made[name]) for name, value in found.state_dict().items())
+
+
+def test_a_network_that_all_share_is_not_moved(asked: list[torch.device]) -> None:
+    cloud = thinned(corner())
+    describe_rows(DescriptorNetwork(SMALL), cloud, torch.arange(5))
+    assert asked == [cloud.points.device]
 
 
 def test_what_is_no_descriptor_is_told(weights: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_tensor_clouds_and_meshes_are_moved(open3d: Any) -> None:
     tensors = open3d.t.geometry.PointCloud(np.eye(3, dtype=np.float64))
     moved = result().apply_to(tensors).point.positions.numpy()
     np.testing.assert_allclose(moved, result().apply_to(np.eye(3)), atol=1e-4)
+    np.testing.assert_array_equal(tensors.point.positions.numpy(), np.eye(3))  # the caller's own
     mesh = open3d.geometry.TriangleMesh.create_box()
     corners = np.array(mesh.vertices)
     moved = result().apply_to(mesh)

@@ -16,12 +16,11 @@ Nobody else asks what a device is: `devices` tells what a machine has, `neighbor
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, warn
 
 if TYPE_CHECKING:
     import torch
@@ -103,10 +102,9 @@ def run(
             raise
         result = work(_load("plain"))  # what fails here, too, is no fault of the backend
         _failed.add(backend.name)
-        warnings.warn(
+        warn(
             f"vbreg's backend '{backend.name}' does not run here, so that plain torch is used, "
             f"which is slower ({VARIABLE}=plain in the environment asks for it from the start): "
-            f"{type(error).__name__}: {error}",
-            stacklevel=3,
+            f"{type(error).__name__}: {error}"
         )
         return result, "plain"

@@ -6,12 +6,16 @@ import contextlib
 import ctypes
 import os
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vbreg.errors import VBRegError
 
@@ -23,6 +27,11 @@ ASSUMED_FREE = 4 * 2**30  # bytes, where the system does not say
 ENOUGH_FREE = (
     16 * 2**30
 )  # of free bytes on a GPU: what torch holds in reserve need not be asked for
+Network = TypeVar("Network", bound=nn.Module)
+
+_copying = Lock()
+_copies: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()  # by device
+
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -63,6 +72,23 @@ def chunk_size(device: torch.device, *, cpu: int, gpu: int) -> int:
 def is_gpu(device: torch.device) -> bool:
     """Tell whether the device is a GPU that torch reaches through CUDA."""
     return device.type == "cuda"
+
+
+def network_on(network: Network, device: torch.device) -> Network:
+    """Return a network on a device: itself where it lies there, else a copy that is made once.
+
+    The network stays where it is, so that threads may ask for it on several devices. It is for
+    networks that are no longer trained.
+    """
+    if next(network.parameters()).device == device:
+        return network
+    with _copying:
+        copies = _copies.setdefault(network, {})
+        if str(device) not in copies:
+            with torch.inference_mode(False):  # else nobody could train the copy
+                copies[str(device)] = deepcopy(network).to(device)
+        found: Network = copies[str(device)]
+        return found
 
 
 def device_name(device: torch.device) -> str:

@@ -89,7 +89,7 @@ def _measure(points: Float64) -> dict[str, Any]:
     # float32 resolves little of coordinates far from the origin, as those of a map are.
     local = torch.from_numpy((points - points.mean(axis=0)).astype(np.float32))
     with suppress(VBRegError):  # points in one place have no scale
-        facts["suggested_voxel_size"] = float(estimate_voxel_size(local, local))
+        facts["suggested_voxel_size"] = float(estimate_voxel_size(local))
     return facts
 
 

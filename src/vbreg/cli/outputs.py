@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from vbreg.cli.console import (
     stdout_console,
 )
 from vbreg.cli.results import print_result, print_start, write_json
-from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
+from vbreg.errors import FileFormatError, VBRegError, warn
 from vbreg.summary import as_json
 from vbreg.types import LIKELY, PointCloud, Registration
 
@@ -303,7 +302,7 @@ def merged(clouds: Sequence[PointCloud]) -> PointCloud:
     kept = [name for name in names if len(shapes[name]) == 1]
     if others := sorted({name for c in clouds for name in c.attributes} - set(kept)):
         text = f"the merged cloud is without {', '.join(others)}, which not all clouds have"
-        warnings.warn(text, VBRegWarning, stacklevel=2)
+        warn(text)
     return PointCloud(
         np.concatenate([cloud.points for cloud in clouds]),
         {name: np.concatenate([cloud.attributes[name] for cloud in clouds]) for name in kept},

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.backends import devices
 from vbreg.backends.neighbors import radius_knn
 from vbreg.descriptors.prepared import ThinnedCloud
 from vbreg.errors import FileFormatError
@@ -102,7 +103,7 @@ def describe_cells(network: FcgfNetwork, cloud: ThinnedCloud, rows: Tensor) -> T
         return cloud.points.new_empty(0, network.config.output)
     seen = detailed(cloud)
     cells, row = fine_cells(seen.detail)
-    found: Tensor = network.to(cloud.points.device)(cells)
+    found: Tensor = devices.network_on(network, cloud.points.device)(cells)
     return found[row[seen.nearest[rows]]]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vbreg.backends import devices
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import DescriptorConfig, ThinnedCloud, prepare
 from vbreg.errors import FileFormatError
@@ -26,7 +27,7 @@ class LoadedDescriptor(NamedTuple):
 @torch.inference_mode()
 def describe_rows(network: DescriptorNetwork, cloud: ThinnedCloud, rows: Tensor) -> Tensor:
     """Return (n, D) for the points `rows` (n,) of a cloud, on its device."""
-    found: Tensor = network.to(cloud.points.device)(prepare(cloud), rows)
+    found: Tensor = devices.network_on(network, cloud.points.device)(prepare(cloud), rows)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vbreg.errors import FileFormatError, VBRegError, VBRegWarning
+from vbreg.errors import FileFormatError, VBRegError, warn
 from vbreg.io.arrays import npy_blocks, read_npy, read_npz, write_npy, write_npz
 from vbreg.io.atomic import atomic_path
 from vbreg.io.bags import BAG_ENDINGS, bag_address, read_bag
@@ -249,7 +248,7 @@ def write(
     ]
     if lost:
         text = f"{path}: {row.ending} cannot hold {', '.join(lost)}, which the file is without"
-        warnings.warn(text, VBRegWarning, stacklevel=2)
+        warn(text)
 
 
 def _chosen_coordinates(row: Format, wanted: Coordinates | None) -> Coordinates:

@@ -151,7 +151,7 @@ def _usual_scale(scene: Path) -> Scale:
     sizes = []
     for file in files[:SAMPLED_SCANS]:
         points = LocalCloud.of(file, str(file)).points
-        sizes.append(estimate_voxel_size(points, points))
+        sizes.append(estimate_voxel_size(points))
     if not sizes:
         raise VBRegError(f"{scene}: no clouds beside {POSES}; expected {NEEDED}")
     return Scale(float(np.median(sizes)))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +33,6 @@ from vbreg.weights_file import WEIGHTS_FOLDER, load_weights, save_weights
 CANDIDATES = 20  # distinct poses that are judged
 SHIPPED = "judge.safetensors"
 MIN_COSINE = 0.8  # of normals that agree: 37 degrees
-
-_copying = Lock()
 
 
 class SeenCloud(NamedTuple):
@@ -137,18 +133,6 @@ class Judge:
 
     network: JudgeNetwork
     fingerprint: str | None = None
-    _copies: dict[str, JudgeNetwork] = field(default_factory=dict, repr=False)  # by device
-
-    def on(self, device: torch.device) -> JudgeNetwork:
-        """Return the network on a device; a copy of it where it lies elsewhere."""
-        key = str(device)
-        with _copying:
-            if key not in self._copies:
-                with torch.inference_mode(False):
-                    here = self.network.calibration.device == device
-                    copy = self.network if here else deepcopy(self.network).to(device)
-                self._copies[key] = copy
-            return self._copies[key]
 
 
 def give_verdict(
