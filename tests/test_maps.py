@@ -131,6 +131,28 @@ def test_a_merged_cloud_is_cut_into_pieces_that_cover_it(
     assert all(len(f.surface.points) <= 700 for f in whole.fragments if f.surface)
 
 
+@pytest.mark.parametrize("strays", [0, 200])
+def test_pieces_of_a_cloud_that_is_dense_in_its_middle_have_few_more_points_than_it(
+    monkeypatch: pytest.MonkeyPatch, strays: int
+) -> None:
+    """As a scan from one place is: so many points within each distance of the sensor."""
+    monkeypatch.setattr(maps, "MAX_FRAGMENT", 1000)
+    rng = np.random.default_rng(0)
+    angle, distance = rng.uniform(0, 2 * np.pi, 32_000), 10 ** rng.uniform(-2, 2, 32_000)
+    around = np.stack([np.cos(angle), np.sin(angle), rng.normal(0, 0.1, len(angle))], axis=1)
+    far = rng.normal(size=(strays, 3)) * 5000
+    points = torch.from_numpy(np.concatenate([distance[:, None] * around, far])).float()
+    detail = torch.cat([points, points + 0.001])
+    pieces = list(maps._pieces(points, detail))
+    assert all(len(some) <= 1000 for some, _ in pieces)
+    for whole, parts in zip((points, detail), zip(*pieces, strict=True), strict=True):
+        assert sum(map(len, parts)) < 1.5 * len(whole)
+        held = {tuple(point) for part in parts for point in part.tolist()}
+        assert held == {tuple(point) for point in whole.tolist()}
+    for some, fine in pieces:
+        assert {tuple(point) for point in some.tolist()} <= {tuple(x) for x in fine.tolist()}
+
+
 def test_points_in_one_place_are_not_cut_for_ever() -> None:
     same = torch.zeros(30_000, 3)
     assert len(list(maps._pieces(same, same))) == 1

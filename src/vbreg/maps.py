@@ -8,6 +8,7 @@ probable pose is the answer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +48,7 @@ from vbreg.weights_file import FORMAT, checksum, read_weights
 ENDING = ".safetensors"
 CANDIDATES = 5  # fragments that a query is registered to
 MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
-MARGIN = 0.15  # of the length of a piece that it shares with the one beside it
+SHARED = 0.06  # of the points of a piece that both of its halves have
 MAX_ESTIMATES = 8  # clouds that tell the voxel size
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
@@ -332,21 +333,20 @@ def _choose_scale(
 def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut points (N, 3) and their detail (F, 3) into pieces of at most MAX_FRAGMENT points.
 
-    A piece is halved across its longest side; both halves share some of what lies between them.
+    A piece is halved across its longest side; both halves have the points nearest to the cut, a
+    share of all, so that the pieces together have few more points than the cloud.
     """
-    if len(points) <= MAX_FRAGMENT:
+    extent = points.amax(0) - points.amin(0)
+    if len(points) <= MAX_FRAGMENT or not bool(extent.any()):
         yield points, detail
         return
-    extent = points.amax(0) - points.amin(0)
     axis = int(extent.argmax())
-    apart = [each[:, axis] - points[:, axis].median() for each in (points, detail)]
-    for margin in (MARGIN * float(extent[axis]) / 2, 0.0):
-        halves = [[sign * x <= margin for x in apart] for sign in (1.0, -1.0)]
-        if not any(bool(kept.all()) for kept, _ in halves):
-            for kept, fine in halves:
-                yield from _pieces(points[kept], detail[fine])
-            return
-    yield points, detail  # in one place, where there is nothing to cut
+    order = points[:, axis].argsort(stable=True)
+    count = math.ceil((1 + SHARED) / 2 * len(points))
+    for rows, side in ((order[:count], 1.0), (order[-count:], -1.0)):
+        some = points[rows.sort().values]
+        end = (side * some[:, axis]).amax()
+        yield from _pieces(some, detail[side * detail[:, axis] <= end])
 
 
 PARTS = ("points", "normals", "descriptors", "surface", "surface_normals")
