@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,6 +165,28 @@ def test_the_shortlist_is_that_of_whole_scenes(place: Map) -> None:
         row = similarities_to(fragment, place.table).double().numpy()
         others = np.arange(len(row)) != k
         np.testing.assert_allclose(row[others], table[k][others], atol=1e-6)
+
+
+def test_normals_point_to_the_origin_only_where_every_cloud_is_a_scan_from_there(
+    model: VBReg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map has one viewpoint, and its queries have the same."""
+    scans = [corner(k, k, 600) - 0.5 for k in range(3)]  # round the origin of each
+    options: dict[str, Any] = {
+        "preset": "outdoor", "voxel_size": SIZE, "descriptor": "fpfh", "model": model
+    }  # fmt: skip
+    poses = [pose(k) for k in range(3)]
+
+    def seen_from(*given: Any, **more: Any) -> str:
+        return Map.build(*given, **{**options, **more}).viewpoint
+
+    assert seen_from(scans, poses) == "origin"
+    assert seen_from(scans[0]) == "origin"
+    assert seen_from(scans, poses, preset=None) == "unknown"
+    assert seen_from([*scans[:2], scans[2] + 50.0], poses) == "unknown"  # wherever it stands
+    assert seen_from(scans) == "unknown"  # they are in one frame already
+    monkeypatch.setattr(maps, "MAX_FRAGMENT", 200)
+    assert seen_from(scans[0]) == "unknown"  # large: several scans that were merged
 
 
 def test_what_is_no_map_is_told(place: Map, model: VBReg, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -24,14 +24,12 @@ from torch import Tensor
 from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.frames import LocalCloud
 from vbreg.inputs import Cloud, check_whole_number
 from vbreg.io import atomic_path
 from vbreg.matching import (
     DescribedCloud,
     Keypoints,
     ThinnedSurface,
-    Viewpoint,
     describe,
     describe_points,
     match_clouds,
@@ -53,6 +51,7 @@ MAX_ESTIMATES = 8  # clouds that tell the voxel size
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
 Words: TypeAlias = Callable[[int], object]
+SeenFrom: TypeAlias = Literal["origin", "unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +62,7 @@ class Map:
     names: tuple[str, ...]
     scale: Scale
     descriptor: Descriptor
-    viewpoint: str  # 'origin' or 'unknown', of fragments and queries
+    viewpoint: SeenFrom  # of fragments and queries
     keypoints: Keypoints | None
     model: VBReg
 
@@ -95,15 +94,16 @@ class Map:
         compute = descriptor_named(descriptor)
         model = model or VBReg.from_pretrained(device=device)
         scale = _choose_scale(voxel_size, preset, given)
+        thinned = [
+            _thinned(cloud, name, scale, preset, model.device)
+            for cloud, name in zip(given, called, strict=True)
+        ]
+        viewpoint = _viewpoint(thinned, own_frames=poses is not None or len(given) == 1)
+        options = {"descriptor": compute, "keypoints": keypoints, "viewpoint": viewpoint}
         fragments: list[DescribedCloud] = []
         owners: list[str] = []
-        viewpoint: Viewpoint = "unknown"
-        for k, (cloud, T) in enumerate(zip(given, placed, strict=True)):
-            local = local_cloud(cloud, f"cloud {called[k]}")
-            if k == 0:
-                viewpoint = usual_viewpoint(preset, local)
-            options = {"descriptor": compute, "keypoints": keypoints, "viewpoint": viewpoint}
-            pieces = [piece.moved(T) for piece in _described(local, scale, model.device, options)]
+        for k, (cut, T) in enumerate(zip(thinned, placed, strict=True)):
+            pieces = [piece.moved(T) for piece in _described(cut, scale, options)]
             fragments += pieces
             owners += (
                 [called[k]]
@@ -111,8 +111,7 @@ class Map:
                 else [f"{called[k]}#{number}" for number in range(len(pieces))]
             )
             on_done(k + 1)
-        seen_from = str(viewpoint)
-        return Map(tuple(fragments), tuple(owners), scale, compute, seen_from, keypoints, model)
+        return Map(tuple(fragments), tuple(owners), scale, compute, viewpoint, keypoints, model)
 
     def __len__(self) -> int:
         """Return the number of fragments."""
@@ -143,7 +142,7 @@ class Map:
             self.scale,
             descriptor=self.descriptor,
             keypoints=self.keypoints,
-            viewpoint="origin" if self.viewpoint == "origin" else "unknown",
+            viewpoint=self.viewpoint,
             device=self.model.device,
         )
 
@@ -281,12 +280,37 @@ def _several(clouds: Cloud | Sequence[Cloud]) -> list[Cloud]:
     return [clouds] if rows else list(clouds)
 
 
-def _described(
-    cloud: LocalCloud, scale: Scale, device: torch.device, options: dict[str, Any]
-) -> Iterator[DescribedCloud]:
+class _Thinned(NamedTuple):
+    """A cloud at its working resolution, cut into pieces, about an origin of its own."""
+
+    pieces: list[tuple[Tensor, Tensor]]  # points (N, 3) and their detail (F, 3)
+    origin: Float64  # (3,)
+    from_origin: bool  # whether its sensor was at the origin of its frame, as far as one can tell
+
+
+def _thinned(
+    cloud: Cloud, name: str, scale: Scale, preset: PresetName | None, device: torch.device
+) -> _Thinned:
+    """Read a cloud, and cut what is left of it at its working resolution."""
+    local = local_cloud(cloud, f"cloud {name}")
+    points, detail = local.thinned((scale.voxel_size, scale.detail_size), device)
+    from_origin = usual_viewpoint(preset, local) == "origin"
+    return _Thinned(list(_pieces(points, detail)), local.origin, from_origin)
+
+
+def _viewpoint(clouds: Sequence[_Thinned], *, own_frames: bool) -> SeenFrom:
+    """Return where the sensor was in the frame of each cloud, and so in that of a query.
+
+    That is their origin where every cloud is one scan in a frame of its own. Clouds of one frame
+    are not, and one that is cut into pieces is taken for several scans that were merged.
+    """
+    scans = own_frames and all(cloud.from_origin and len(cloud.pieces) == 1 for cloud in clouds)
+    return "origin" if scans else "unknown"
+
+
+def _described(cloud: _Thinned, scale: Scale, options: dict[str, Any]) -> Iterator[DescribedCloud]:
     """Yield the pieces of a cloud, described, each about its own middle."""
-    points, detail = cloud.thinned((scale.voxel_size, scale.detail_size), device)
-    for some, fine in _pieces(points, detail):
+    for some, fine in cloud.pieces:
         middle = some.mean(0)
         origin = cloud.origin + middle.double().cpu().numpy()
         yield describe_points(some - middle, origin, scale, detail=fine - middle, **options)
