@@ -18,6 +18,7 @@ from vbreg import Map, VBReg, io, maps
 from vbreg.descriptors import descriptor_named
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.scenes.retrieval import similarities, similarities_to
+from vbreg.types import Alternative
 from vbreg.weights_file import read_weights
 
 SIZE = 0.1
@@ -91,6 +92,29 @@ def test_places_that_look_alike_share_the_probability(model: VBReg, place: Map) 
     apart = np.abs((other.T_target_source - found.T_target_source)[:3, 3])
     np.testing.assert_allclose(apart, 20.0, atol=0.2)
     assert any("nearly as probable" in reason for reason in found.reasons)
+
+
+def test_every_place_is_told_once_and_all_share_one_probability(place: Map) -> None:
+    """60 % here or 35 % there, says one fragment, and another: there, with 55 %."""
+    here, there, elsewhere = pose(1), pose(2), pose(3)
+    found = place.locate(corner(0, 10))
+    best = replace(
+        found,
+        T_target_source=here,
+        success_probability=0.6,
+        alternatives=(Alternative(there, 0.35), Alternative(elsewhere, 0.04)),
+    )
+    rival = replace(found, T_target_source=there, success_probability=0.55, alternatives=())
+    joint = maps._most_probable([rival, best], np.zeros(3))
+    odds = np.array([0.6 / 0.4, 0.55 / 0.45])
+    shares = odds / (1 + odds.sum())
+    assert joint.T_target_source is here
+    assert joint.success_probability == pytest.approx(shares[0])
+    assert [each.T_target_source is there for each in joint.alternatives] == [True, False]
+    told = [each.probability for each in joint.alternatives]
+    assert told == pytest.approx([shares[1], 0.04 * shares[0] / 0.6])
+    alone = maps._most_probable([best], np.zeros(3))
+    assert [each.probability for each in alone.alternatives] == pytest.approx([0.35, 0.04])
 
 
 def test_the_frame_of_the_map_goes_with_the_answer(model: VBReg, place: Map) -> None:

@@ -238,21 +238,32 @@ def _most_probable(found: Sequence[Registration], middle: Float64) -> Registrati
     """Return the most probable pose of a query about its middle (3,), less what others have."""
     ranked = sorted(found, key=lambda each: (each.success_probability or 0.0, each.score))[::-1]
     best = ranked[0]
+    near = SAME_THRESHOLDS * best.inlier_threshold
+
+    def known(T: Float64, others: Sequence[Registration]) -> bool:
+        return any(_same_place(T, other.T_target_source, middle, near) for other in others)
+
     others: list[Registration] = []
     for each in ranked[1:]:
-        if not any(_same_place(each, known, middle) for known in (best, *others)):
+        if not known(each.T_target_source, [best, *others]):
             others.append(each)
     odds = [_odds(each) for each in (best, *others)]
-    total = 1 + sum(odds)
+    shares = [share / (1 + sum(odds)) for share in odds]
     rivals = [
-        Alternative(each.T_target_source, share / total)
-        for each, share in zip(others, odds[1:], strict=True)
-        if share / total >= MIN_ALTERNATIVE
+        Alternative(each.T_target_source, share)
+        for each, share in zip(others, shares[1:], strict=True)
     ]
-    kept = [*best.alternatives, *rivals]
+    # Its own alternatives lose as much as the best pose does to its rivals.
+    less = shares[0] / (best.success_probability or 1.0)
+    own = [
+        Alternative(each.T_target_source, less * each.probability)
+        for each in best.alternatives
+        if not known(each.T_target_source, others)
+    ]
+    kept = [each for each in (*own, *rivals) if each.probability >= MIN_ALTERNATIVE]
     return replace(
         best,
-        success_probability=odds[0] / total,
+        success_probability=shares[0],
         alternatives=tuple(sorted(kept, key=lambda each: -each.probability)),
     )
 
@@ -262,12 +273,11 @@ def _odds(found: Registration) -> float:
     return p / (1 - p)
 
 
-def _same_place(one: Registration, other: Registration, middle: Float64) -> bool:
-    """Tell whether two poses put a query, whose middle (3,) is given, to the same place."""
-    R = one.T_target_source[:3, :3].T @ other.T_target_source[:3, :3]
+def _same_place(one: Float64, other: Float64, middle: Float64, near: float) -> bool:
+    """Tell whether two poses (4, 4) put a query, whose middle (3,) is given, to the same place."""
+    R = one[:3, :3].T @ other[:3, :3]
     angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
-    apart = (one.T_target_source - other.T_target_source) @ np.append(middle, 1.0)
-    near = SAME_THRESHOLDS * one.inlier_threshold
+    apart = (one - other) @ np.append(middle, 1.0)
     return bool(angle <= SAME_DEGREES and np.linalg.norm(apart) <= near)
 
 
