@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from vbreg import register
 from vbreg.batch import BatchSettings, register_table, run
+from vbreg.batch.cluster import OneThreadWorker, RayPool
 from vbreg.batch.journal import ResultJournal, content_of, journal_path
-from vbreg.batch.local import Died, Done, LocalPool
+from vbreg.batch.local import Died, Done, LocalPool, serve
 from vbreg.batch.plan import Plan
 from vbreg.batch.record import record_path
 from vbreg.batch.rows import POSE, PairRow, failed, pair_rows
@@ -237,6 +240,45 @@ def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_rows_are_not_blamed_where_no_worker_can_work(tmp_path: Path) -> None:
+    """Their failures would stay in the journal; so a run that goes on finds them as they were."""
+    rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(MAX_DEATHS)]
+    for some in (rows[:3], rows):  # all that there are are lost, or the workers come first
+        journal = ResultJournal(tmp_path / "journal", {})
+        pool = HereAndNow(None, 1, range(MAX_DEATHS))
+        with pytest.raises(VBRegError, match="the last: killed; put that right"):
+            BatchRun(Plan(some, 1, 2), pool, journal)()
+        assert len(journal) == 0
+        journal.close()
+
+
+def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this machine or of a cluster: its rows are not to blame."""
+
+    def broken(settings: BatchSettings, device: str) -> Worker:
+        raise RuntimeError("no memory on this card")
+
+    monkeypatch.setattr("vbreg.batch.worker.Worker", broken)
+    sent: list[object] = []
+    rows = [PairRow(0, "a", "b", {})]
+    pipe: Any = SimpleNamespace(send=sent.append, recv=lambda: rows)
+    serve(pipe, SETTINGS, "cuda:1")
+    sent.append(OneThreadWorker(SETTINGS, "cuda:1").solve(rows))
+    said = "a worker on cuda:1 could not start (RuntimeError: no memory on this card); put that"
+    assert all(str(answer).startswith(said) for answer in sent)
+    pool: Any = SimpleNamespace(pipes=[SimpleNamespace(recv=lambda: sent[0])])
+    with pytest.raises(VBRegError, match="no memory on this card"):
+        LocalPool._event(pool, 0)
+    pool = SimpleNamespace(
+        ray=SimpleNamespace(
+            get=lambda reference: sent[1],
+            exceptions=SimpleNamespace(RayActorError=OSError),
+        )
+    )
+    with pytest.raises(VBRegError, match="no memory on this card"):
+        RayPool._event(pool, None, 0)
+
+
 def whole_lines(journal: Path) -> list[Row]:
     """The results that a run has written so far."""
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
@@ -323,8 +365,6 @@ def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
 def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> None:
     """Two actors of a local Ray; the process of one is killed in the middle."""
     ray = pytest.importorskip("ray", reason="vbreg[scale] is not installed")
-    from vbreg.batch.cluster import RayPool
-
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         pool = RayPool(SETTINGS, workers=2, device="cpu")
