@@ -148,6 +148,17 @@ def test_json_lines_in_and_parquet_out(table: Path, tmp_path: Path, here: None) 
             assert isinstance(row["T00"], float)
 
 
+def test_what_the_input_calls_a_row_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = HereAndNow(lambda rows: [failed(row.number, "for the test") for row in rows])
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: pool)
+    pairs, output = tmp_path / "pairs.csv", tmp_path / "poses.csv"
+    pairs.write_text("source,target,row\na,b,seven\nc,d,eight\n", encoding="utf-8")
+    register_table(pairs, output, settings=SETTINGS, workers=1)
+    assert [row["row"] for row in read_table(output)] == ["seven", "eight"]
+
+
 def test_a_run_goes_on_where_it_stopped(
     table: Path, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +347,11 @@ def test_a_run_goes_on_when_a_local_worker_is_killed(table: Path, tmp_path: Path
     ("content", "options", "message"),
     [
         ("source,goal\na,b\n", {}, "row 1 of the table has no target"),
+        (
+            "source,target,overlap,row,T00\na,b,1,2,3\n",
+            {},
+            "column named overlap and one named T00, as the results are called",
+        ),
         ("source,target\na,b\n", {"engine": "spark"}, "engine 'spark'"),
         ("source,target\na,b\n", {"workers": 0}, "workers 0"),
         ("source,target\na,b\n", {"address": "auto"}, "only the engine 'ray'"),

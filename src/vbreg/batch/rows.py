@@ -80,6 +80,11 @@ class PairRow(NamedTuple):
 
 def pair_rows(table: Sequence[Row], folder: Path) -> list[PairRow]:
     """Return the pairs of a table; relative paths are relative to the folder."""
+    if taken := [name for name in RESULTS if any(name in row for row in table)]:
+        raise VBRegError(
+            f"the table has a column named {' and one named '.join(taken)}, as the results are "
+            "called: rename or drop what is named like them"
+        )
     rows = []
     for number, row in enumerate(table):
         missing = [name for name in ("source", "target") if not row.get(name)]

@@ -240,10 +240,10 @@ def _compute(
 
 def _finish(output: Path, table: Sequence[Row], journal: ResultJournal) -> None:
     """Write the output: the columns of the input, then the results, row by row."""
-    given = {name: kind for name, kind in column_types(table).items() if name not in RESULTS}
+    given = column_types(table)
     columns = {**given, **RESULTS}
     rows = (
-        {**{name: row.get(name) for name in given}, **journal[number]}
+        {**row, **{name: journal[number].get(name) for name in RESULTS}}
         for number, row in enumerate(table)
     )
     write_table(output, columns, rows)
