@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.test_types import result
-from vbreg.batch.rows import succeeded
+from vbreg.batch.rows import BatchSettings, succeeded
+from vbreg.errors import VBRegError
 from vbreg.types import Registration
 
 SURE = result(success_probability=0.95, overlap=0.5)
@@ -30,3 +34,36 @@ def test_a_row_is_ok_where_its_pose_is_probable_and_settled(
     assert row["row"] == 7
     assert row["status"] == status
     assert (row["message"] is None) if said is None else (said in row["message"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("matching", "mutal", "matching 'mutal': expected one of one-way"),
+        ("min_probability", 90, "min_probability 90: expected a number from 0 to 1"),
+        ("min_probability", "0.9", "min_probability '0.9'"),
+        ("min_probability", float("nan"), "min_probability nan"),
+        ("voxel_size", -1, "voxel_size -1: expected a positive number"),
+        ("preset", "inside", "preset 'inside': expected one of indoor, outdoor"),
+        ("keypoints", "some", "keypoints 'some': expected a whole number from 3 up, or 'all'"),
+        ("keypoints", 2, "keypoints 2"),
+        ("max_correspondences", 0, "max_correspondences 0"),
+        ("verify", "no", "verify 'no': expected True or False"),
+        ("retry", 1, "retry 1: expected True or False"),
+        ("refine", "icp2", "refine 'icp2': expected one of icp, none"),
+        ("cache_bytes", 0.5, "cache_bytes 0.5: expected a whole number"),
+        ("descriptor", print, "descriptor <built-in function print>: expected a name or the path"),
+        ("weights", 7, "weights 7: expected a name or the path"),
+    ],
+)
+def test_a_wrong_setting_is_told_at_once(name: str, value: object, said: str) -> None:
+    with pytest.raises(VBRegError, match=re.escape(said)):
+        BatchSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_settings_in_numbers_of_numpy_are_those_of_python() -> None:
+    numbers = BatchSettings(
+        keypoints=np.int64(500), verify=np.bool_(True), voxel_size=np.float64(1)
+    )  # type: ignore[arg-type]
+    alike = BatchSettings(keypoints=500, verify=True, voxel_size=1.0)
+    assert json.dumps(numbers.identity()) == json.dumps(alike.identity())

@@ -6,17 +6,27 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
 
 from vbreg import __version__
 from vbreg.batch.tables import Row
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
+from vbreg.inputs import (
+    MIN_MATCHES,
+    check_choice,
+    check_flag,
+    check_whole_number,
+    positive_number,
+)
 from vbreg.io import read_pose
 from vbreg.matching import MAX_CORRESPONDENCES, Keypoints
-from vbreg.model import RefineName
-from vbreg.scale import PresetName
+from vbreg.model import RefineName, check_verification
+from vbreg.scale import VOXEL_SIZES, PresetName
 from vbreg.types import SURE, Registration
 
 Status: TypeAlias = Literal["ok", "doubtful", "failed"]
@@ -62,11 +72,46 @@ class BatchSettings:
     min_probability: float = SURE  # from which on a row is ok
     cache_bytes: int = 2**30  # of clouds that a worker keeps
 
+    def __post_init__(self) -> None:
+        for name in ("weights", "descriptor"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "weights" and value is None):
+                raise VBRegError(
+                    f"{name} {value!r}: expected a name or the path of a file as text, since other "
+                    "processes read it"
+                )
+        if self.keypoints != "all" and self.keypoints is not None:
+            try:
+                check_whole_number(self.keypoints, "keypoints", MIN_MATCHES)
+            except VBRegError as error:
+                raise VBRegError(f"{error}, or 'all'") from None
+        if self.matching is not None:
+            check_choice(self.matching, "matching", get_args(MatchingName))
+        check_whole_number(self.max_correspondences, "max_correspondences", MIN_MATCHES)
+        check_whole_number(self.cache_bytes, "cache_bytes", 0)
+        check_verification(self.verify, self.refine)
+        check_flag(self.retry, "retry")
+        if self.voxel_size is not None:
+            positive_number(self.voxel_size, "voxel_size")
+        if self.preset is not None:
+            check_choice(self.preset, "preset", tuple(VOXEL_SIZES))
+        _check_probability(self.min_probability)
+
     def identity(self) -> dict[str, Any]:
-        """Return what results depend on."""
-        held = asdict(self)
+        """Return what results depend on, as JSON's types."""
+        held = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in asdict(self).items()
+        }
         del held["cache_bytes"]
         return {"version": __version__, **held}
+
+
+def _check_probability(value: object) -> None:
+    """Raise unless the least probability of a row that is ok is a share."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= float(value) <= 1:  # type: ignore[arg-type]  # it is a number
+        raise VBRegError(f"min_probability {value!r}: expected a number from 0 to 1, say 0.9")
 
 
 class PairRow(NamedTuple):
