@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.test_types import result
-from vbreg.batch.rows import BatchSettings, succeeded
+from vbreg.batch.rows import BatchSettings, PairRow, request_options, succeeded
 from vbreg.errors import VBRegError
 from vbreg.types import Registration
 
@@ -22,7 +23,8 @@ SURE = result(success_probability=0.95, overlap=0.5)
     [
         (SURE, "ok", None),
         (replace(SURE, success_probability=0.8), "doubtful", "probably aligned, 80 %"),
-        (replace(SURE, success_probability=None), "doubtful", ""),
+        (replace(SURE, success_probability=None), "doubtful", "not judged"),
+        (replace(SURE, success_probability=None, fixed=False), "doubtful", "not judged; "),
         (replace(SURE, fixed=False), "doubtful", "do not fix all six"),
         (replace(SURE, limits_reached=("max_rotation",)), "doubtful", "limit of max_rotation"),
     ],
@@ -67,3 +69,29 @@ def test_settings_in_numbers_of_numpy_are_those_of_python() -> None:
     )  # type: ignore[arg-type]
     alike = BatchSettings(keypoints=500, verify=True, voxel_size=1.0)
     assert json.dumps(numbers.identity()) == json.dumps(alike.identity())
+
+
+@pytest.mark.parametrize(("p", "said"), [(0.92, "92 %"), (0.94999, "94.9 %")])
+def test_a_sure_pose_that_is_not_as_probable_as_asked_for_says_so(p: float, said: str) -> None:
+    row = succeeded(7, replace(SURE, success_probability=p), 0.95)
+    assert (row["status"], row["message"]) == ("doubtful", f"{said}, below 95 %")
+    assert succeeded(7, replace(SURE, success_probability=p), 0.9)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("of_row", "of_command", "expected"),
+    [
+        ({}, (None, None), (None, None)),
+        ({}, (0.2, "outdoor"), (0.2, "outdoor")),
+        ({"voxel_size": 0.1}, (0.2, "outdoor"), (0.1, "outdoor")),
+        ({"preset": "indoor"}, (0.2, "outdoor"), (None, "indoor")),
+        ({"voxel_size": 0.1, "preset": "indoor"}, (0.2, "outdoor"), (0.1, "indoor")),
+    ],
+)
+def test_a_row_has_the_sizes_of_the_command_where_it_says_nothing(
+    of_row: dict[str, Any], of_command: tuple[float | None, Any], expected: tuple[object, object]
+) -> None:
+    """The preset is more than a size: it tells where the sensor was."""
+    settings = BatchSettings(voxel_size=of_command[0], preset=of_command[1])
+    given = request_options(PairRow(0, "a", "b", of_row), settings)
+    assert (given.get("voxel_size"), given.get("preset")) == expected

@@ -371,6 +371,27 @@ def test_mistakes_are_told_before_the_work(
         register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"settings": BatchSettings(descriptor="none")},
+        {"device": "warp"},
+        {"address": "auto"},
+    ],
+)
+def test_a_wrong_option_costs_no_earlier_results(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    (tmp_path / "pairs.csv").write_text("source,target\na,b\n", encoding="utf-8")
+    output = tmp_path / "poses.csv"
+    for path in (journal_path(output), record_path(output)):
+        path.write_text("earlier", encoding="utf-8")
+    with pytest.raises(VBRegError):
+        register_table(tmp_path / "pairs.csv", output, overwrite=True, **options)  # type: ignore[arg-type]
+    assert journal_path(output).read_text(encoding="utf-8") == "earlier"
+    assert record_path(output).exists()
+
+
 def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("source,target\n", encoding="utf-8")
     assert register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv").rows == 0

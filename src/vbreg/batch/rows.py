@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
@@ -158,7 +159,8 @@ def request_options(row: PairRow, settings: BatchSettings) -> dict[str, Any]:
     """Return the options of a row as `Constraints.of` and `Request.of` take them."""
     given = dict(row.options)
     if "voxel_size" not in given and "preset" not in given:
-        given["voxel_size"], given["preset"] = settings.voxel_size, settings.preset
+        given["voxel_size"] = settings.voxel_size
+    given.setdefault("preset", settings.preset)  # of a row with a voxel size, it tells the rest
     if "guess" in given:
         given["guess"] = read_pose(given["guess"])
     for name in ("gravity", "viewpoint"):
@@ -203,7 +205,14 @@ def succeeded(number: int, result: Registration, least: float) -> Row:
     p = result.success_probability
     sure = p is not None and p >= least and result.settled
     status: Status = "ok" if sure else "doubtful"
-    reason = result.verdict if p is not None else "; ".join(result.reasons)
+    if status == "ok":
+        reason = None
+    elif p is None:
+        reason = "; ".join([result.verdict, *result.reasons])
+    elif p < least and result.settled and p >= SURE:  # rounded down, so that it is below
+        reason = f"{math.floor(1000 * p) / 10:g} %, below {100 * least:g} %"
+    else:
+        reason = result.verdict
     pose = map(float, result.T_target_source.ravel())
     return {
         "row": number,
@@ -215,5 +224,5 @@ def succeeded(number: int, result: Registration, least: float) -> Row:
         "matches": len(result.correspondences),
         "used_voxel_size": result.voxel_size,
         "seconds": sum(result.timings.values()),
-        "message": None if status == "ok" else reason,
+        "message": reason,
     }

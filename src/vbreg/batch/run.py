@@ -67,8 +67,9 @@ def register_table(
         check_whole_number(workers, "workers", 1)
     table = read_table(pairs)
     rows = pair_rows(table, pairs.absolute().parent)
-    _check_output(output, pairs, overwrite)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
+    open_pool = _opener(engine, settings, address, device)
+    _check_output(output, pairs, overwrite)
     start = time.perf_counter()
     if (counts := _finished(output, header)) is not None:
         return BatchSummary(len(rows), counts, 0, time.perf_counter() - start, 0, output)
@@ -77,8 +78,7 @@ def register_table(
         left = [row for row in rows if row.number not in journal]
         used = 0
         if left:
-            used = _compute(left, journal, len(rows), _opener(engine, settings, address, device),
-                            workers, quiet)  # fmt: skip
+            used = _compute(left, journal, len(rows), open_pool, workers, quiet)
         _finish(output, table, journal)
     finally:
         journal.close()
@@ -130,6 +130,8 @@ def _opener(
     if engine == "local":
         if address is not None:
             raise VBRegError(f"address {address!r}: only the engine 'ray' has one")
+
+        devices.choose_device(device)  # a wrong name is told here
 
         def local(workers: int | None, rows: int) -> Pool:
             names = devices.for_workers(device, workers)
