@@ -225,6 +225,16 @@ def test_scans_without_any_match_stay_apart() -> None:
     assert sum(map(len, found.components)) == 3
 
 
+def test_where_no_pair_can_be_registered_the_first_error_is_raised(
+    fast: VBReg, tmp_path: Path
+) -> None:
+    """Also by a second run, which takes what the first one kept."""
+    clouds = [surface(300, seed) for seed in range(3)]
+    for _ in range(2):
+        with pytest.raises(VBRegError, match=r"none of 3 pairs .* the first: 0 matches between"):
+            reconstruct(clouds, voxel_size=1e3, descriptor="fpfh", model=fast, work=tmp_path)
+
+
 # --- what comes out
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from vbreg.errors import VBRegError
 from vbreg.matching import DescribedCloud
 from vbreg.model import VBReg
 from vbreg.motions import inverse, logarithm
@@ -94,7 +95,10 @@ class SceneSearch:
         return len(self.found) + len(self.again)
 
     def run(self, budget: int) -> None:
-        """Register pairs, at most `budget` times, until nothing more is to be gained."""
+        """Register pairs, at most `budget` times, until nothing more is to be gained.
+
+        Where no pair could be registered, the error of the first is raised.
+        """
         self._register([_Try(p) for p in first_pairs(self.similarity, PARTNERS, budget)])
         self._join()
         for _ in range(MAX_ROUNDS):
@@ -103,6 +107,12 @@ class SceneSearch:
                 break
             self._register(more)
             self._join()
+        failures = [result.failure for result in self.found.values()]
+        if failures and failures[0] is not None and None not in failures:
+            raise VBRegError(
+                f"none of {len(failures)} pairs of scans could be registered; the first: "
+                f"{failures[0]}"
+            )
 
     def edges(self) -> tuple[PoseEdges, list[PairResult]]:
         """Return every pose that is worth hearing, and the pair that each is of."""
