@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from safetensors.torch import save_file
 import vbreg
 from vbreg import Map, VBReg, io, maps
 from vbreg.descriptors import descriptor_named
+from vbreg.descriptors.choice import SHIPPED
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.scale import Scale
 from vbreg.scenes.retrieval import similarities, similarities_to
 from vbreg.types import Alternative
 from vbreg.weights_file import read_weights
@@ -241,6 +244,9 @@ def test_a_damaged_or_foreign_map_is_told(place: Map, model: VBReg, tmp_path: Pa
     rewrite(names=["one"])
     with pytest.raises(FileFormatError, match="one for each name"):
         Map.load(path, model=model)
+    rewrite(descriptor="learned")  # as earlier versions said
+    with pytest.raises(FileFormatError, match="another version"):
+        Map.load(path, model=model)
     rewrite(matching="by luck")
     with pytest.raises(FileFormatError, match="another version"):
         Map.load(path, model=model)
@@ -250,6 +256,45 @@ def test_a_damaged_or_foreign_map_is_told(place: Map, model: VBReg, tmp_path: Pa
         Map.load(path, model=model)
     with safe_open(str(path), framework="pt") as file:  # what is read is never a pickle
         assert "points" in file.keys()  # noqa: SIM118
+
+
+def test_a_function_is_not_taken_for_the_descriptor_that_has_its_name(
+    model: VBReg, tmp_path: Path
+) -> None:
+    def fpfh(points: torch.Tensor, normals: torch.Tensor, scale: Scale) -> torch.Tensor:
+        return torch.cat([points, normals], dim=1)
+
+    for name, choice in (("own", fpfh), ("shipped", "fpfh"), ("named", descriptor_named("fpfh"))):
+        built = Map.build(corner(0, 0, 600), voxel_size=SIZE, model=model, descriptor=choice)  # type: ignore[arg-type]
+        built.save(tmp_path / f"{name}.safetensors")
+    for name in ("shipped", "named"):
+        assert Map.load(tmp_path / f"{name}.safetensors", model=model).descriptor.name == "fpfh"
+        with pytest.raises(VBRegError, match="described by 'fpfh', other weights"):
+            Map.load(tmp_path / f"{name}.safetensors", model=model, descriptor=fpfh)
+    own = tmp_path / "own.safetensors"
+    with pytest.raises(VBRegError, match=r"function of your own, 'fpfh': give it, Map\.load"):
+        Map.load(own, model=model)
+    with pytest.raises(VBRegError, match="'fpfh', a function of your own, and not by 'fpfh'"):
+        Map.load(own, model=model, descriptor="fpfh")
+    assert len(Map.load(own, model=model, descriptor=fpfh)) == 1
+
+
+def test_a_weights_file_is_found_from_elsewhere_and_named_where_it_is_gone(
+    model: VBReg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = Path("mine.safetensors")
+    shutil.copy(SHIPPED, weights)
+    built = Map.build(corner(0, 0, 600), voxel_size=SIZE, model=model, descriptor=str(weights))
+    built.save("map.safetensors")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    path = tmp_path / "map.safetensors"
+    assert len(Map.load(path, model=model)) == 1
+    moved_to = shutil.move(tmp_path / weights, "moved.safetensors")
+    with pytest.raises(VBRegError, match=r"mine\.safetensors, which are not there.*descriptor="):
+        Map.load(path, model=model)
+    assert len(Map.load(path, model=model, descriptor=moved_to)) == 1
 
 
 @pytest.mark.parametrize(

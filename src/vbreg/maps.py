@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,7 +22,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vbreg.clouds import estimate_voxel_size
-from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import (
+    DESCRIPTORS,
+    Descriptor,
+    DescriptorChoice,
+    MatchingName,
+    descriptor_named,
+)
 from vbreg.errors import FileFormatError, VBRegError
 from vbreg.inputs import Cloud, check_whole_number
 from vbreg.io import atomic_path
@@ -179,7 +185,7 @@ class Map:
             "format": FORMAT,
             "map": {
                 "voxel_size": self.scale.voxel_size,
-                "descriptor": self.descriptor.name,
+                "descriptor": _said_of(self.descriptor),
                 "fingerprint": self.descriptor.fingerprint,
                 "matching": self.fragments[0].matching,
                 "viewpoint": self.viewpoint,
@@ -201,7 +207,8 @@ class Map:
     ) -> Map:
         """Read a map that `save` wrote; it must have been described with the same weights.
 
-        `descriptor` is needed where the map was described by a function of your own.
+        `descriptor` is needed where the map was described by a function of your own, or by a
+        weights file that lies elsewhere now.
         """
         path = Path(path)
         if not path.is_file():
@@ -213,12 +220,7 @@ class Map:
             )
         header, tensors = read_weights(path)
         about = _checked_header(path, header, tensors)
-        compute = descriptor_named(about["descriptor"] if descriptor is None else descriptor)
-        if compute.fingerprint != about["fingerprint"]:
-            raise VBRegError(
-                f"{path} was described by {about['descriptor']!r} with other weights than those "
-                "here: build it again, or use the version of vbreg that wrote it"
-            )
+        compute = _descriptor_of(path, about, descriptor)
         model = model or VBReg.from_pretrained(device=device)
         fragments = [f.to(model.device) for f in _fragments(path, tensors, about["matching"])]
         if len(fragments) != len(about["names"]):
@@ -383,6 +385,41 @@ def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield from _pieces(some, detail[side * detail[:, axis] <= end])
 
 
+def _said_of(descriptor: Descriptor) -> dict[str, str]:
+    """Return what a file says of a descriptor: its name means another thing elsewhere, perhaps."""
+    # `descriptor_named` wraps a function of the user's own, which has no network.
+    own = descriptor.network is None and isinstance(descriptor.rows, partial)
+    if not own and descriptor.name in DESCRIPTORS:
+        return {"kind": "shipped", "name": descriptor.name}
+    if descriptor.network is None:
+        return {"kind": "function", "name": descriptor.name}
+    return {"kind": "file", "name": str(Path(descriptor.name).absolute())}
+
+
+def _descriptor_of(path: Path, about: dict[str, Any], given: DescriptorChoice | None) -> Descriptor:
+    """Return the descriptor that a map in a file was described by."""
+    kind, name = about["descriptor"]["kind"], about["descriptor"]["name"]
+    if given is None and kind == "function":
+        raise VBRegError(
+            f"{path} was described by a function of your own, {name!r}: give it, "
+            "Map.load(..., descriptor=...)"
+        )
+    if given is None and kind == "file" and not Path(name).is_file():
+        raise VBRegError(
+            f"{path} was described by the weights of {name}, which are not there: say where they "
+            "are, Map.load(..., descriptor=...) or --descriptor"
+        )
+    compute = descriptor_named(name if given is None else given)
+    other_kind = (_said_of(compute)["kind"] == "function") != (kind == "function")
+    if other_kind or compute.fingerprint != about["fingerprint"]:
+        what = "a function of your own" if kind == "function" else "other weights than those here"
+        raise VBRegError(
+            f"{path} was described by {name!r}, {what}, and not by {compute.name!r}: give what it "
+            "was described by, build it again, or use the version of vbreg that wrote it"
+        )
+    return compute
+
+
 PARTS = ("points", "normals", "descriptors", "surface", "surface_normals")
 
 
@@ -428,6 +465,7 @@ def _checked_header(
     if header.get("sha256") != checksum(tensors):
         raise FileFormatError(f"{path}: its checksum is wrong; get a fresh copy, or build it again")
     known = {"voxel_size", "descriptor", "fingerprint", "matching", "viewpoint", "keypoints"}
-    if set(about) != known | {"names"} or about["matching"] not in get_args(MatchingName):
+    as_known = set(about) == known | {"names"} and isinstance(about["descriptor"], dict)
+    if not as_known or about["matching"] not in get_args(MatchingName):
         raise FileFormatError(f"{path}: a map of another version of vbreg; build it again")
     return about
