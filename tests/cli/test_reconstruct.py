@@ -194,6 +194,12 @@ def test_mistakes_are_told_before_the_work(
     assert "files" not in search
 
 
+@pytest.mark.parametrize("share", ["0.0", "1.5"])
+def test_a_share_that_is_none_is_told_in_one_way(run: Run, folder: Path, share: str) -> None:
+    outcome = run("reconstruct", folder, "--poses", folder / "p.json", "--pair-share", share)
+    assert_one_line(outcome, f"pair_share {share}: expected", "above 0 and at most 1")
+
+
 def test_a_folder_without_scans_is_named(run: Run, tmp_path: Path) -> None:
     outcome = run("reconstruct", tmp_path, "-o", tmp_path / "scene.ply")
     assert_one_line(outcome, "0 files of clouds")

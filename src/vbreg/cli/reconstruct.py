@@ -73,9 +73,8 @@ PairShareOption = Annotated[
     float | None,
     typer.Option(
         help="As many registrations as this share of all pairs, at most; pairs that are tried "
-        "again count again. Left out: 0.25, or 56 registrations where that is more.",
-        min=0.0,
-        max=1.0,
+        "again count again. Above 0 and at most 1. Left out: 0.25, or 56 registrations where that "
+        "is more.",
     ),
 ]
 RefineScansOption = Annotated[

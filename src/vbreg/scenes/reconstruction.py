@@ -63,7 +63,9 @@ def reconstruct(
     much there is.
     """
     if pair_share is not None and not 0 < pair_share <= 1:
-        raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")
+        raise VBRegError(
+            f"pair_share {pair_share!r}: expected a share of all pairs, above 0 and at most 1"
+        )
     clouds, names = _listed(scans)
     tell = on_progress or (lambda stage, done, total: None)
     if model is None:
