@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import (
     DESCRIPTORS,
     Descriptor,
@@ -45,6 +44,7 @@ from vbreg.pair_problem import MIN_ALTERNATIVE
 from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes.retrieval import KeypointTable, keypoint_table, similarities_to
+from vbreg.scenes.sizes import common_scale
 from vbreg.streaming import local_cloud
 from vbreg.types import Alternative, Float64, Registration
 from vbreg.weights_file import FORMAT, checksum, read_weights
@@ -53,7 +53,6 @@ ENDING = ".safetensors"
 CANDIDATES = 5  # fragments that a query is registered to
 MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
 SHARED = 0.06  # of the points of a piece that both of its halves have
-MAX_ESTIMATES = 8  # clouds that tell the voxel size
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
 Words: TypeAlias = Callable[[int], object]
@@ -99,7 +98,7 @@ class Map:
             raise VBRegError(f"{len(called)} names for {len(given)} clouds: give one for each")
         compute = descriptor_named(descriptor)
         model = model or VBReg.from_pretrained(device=device)
-        scale = _choose_scale(voxel_size, preset, given)
+        scale = common_scale(given, called, voxel_size, preset)
         thinned = [
             _thinned(cloud, name, scale, preset, model.device)
             for cloud, name in zip(given, called, strict=True)
@@ -351,19 +350,6 @@ def _checked_poses(poses: Sequence[ArrayLike] | None, count: int) -> Float64:
             "neither scale nor mirror"
         )
     return given
-
-
-def _choose_scale(
-    voxel_size: float | None, preset: PresetName | None, clouds: Sequence[Cloud]
-) -> Scale:
-    """Return the scale that is asked for, or that suits most of the clouds."""
-    if voxel_size is not None:
-        return Scale(voxel_size)
-    if preset is not None:
-        return Scale.of_preset(preset)
-    some = clouds[:: max(1, len(clouds) // MAX_ESTIMATES)]
-    points = [local_cloud(cloud, "a cloud of the map").points for cloud in some]
-    return Scale(float(np.median([estimate_voxel_size(each, each) for each in points])))
 
 
 def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -128,7 +128,9 @@ def test_other_components_go_to_files_of_their_own(
 
 def test_scripts_can_ask_for_all_scans(run: Run, folder: Path, search: dict[str, Any]) -> None:
     arguments = "reconstruct", folder, "-o", folder.parent / "scene.ply", "--require-all"
-    assert run(*arguments).code == 3
+    outcome = run(*arguments)
+    assert outcome.code == 3
+    assert "0.05 (estimated, and kept in" in " ".join(outcome.out.split())
     search["found"] = dataclasses.replace(search["found"], component=np.zeros(3, dtype=np.int64))
     assert run(*arguments).code == 0
 

@@ -169,6 +169,28 @@ def test_kept_pairs_are_of_the_same_weights_and_the_same_function(
     assert seen == [3, 0, 3, 3, 0, 3, 3, 3, 3, 0]
 
 
+def test_a_scan_that_is_added_does_not_change_the_estimated_voxel_size(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path
+) -> None:
+    """Or all pairs would be registered anew."""
+    clouds: list[Any] = [surface(600, seed) for seed in range(2)]
+    added = [*clouds, *(20 * surface(600, seed) for seed in range(2, 5))]
+    first = reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+    before = len(asked)
+    again = reconstruct(added, model=fast, descriptor="fpfh", work=tmp_path)
+    assert again.voxel_size == first.voxel_size
+    assert all(max(pair) > 1 for pair in asked[before:])
+    anew = reconstruct(added, model=fast, descriptor="fpfh")
+    assert anew.voxel_size > 5 * first.voxel_size  # by most of them
+    kept = tmp_path / "voxel_size.json"
+    kept.write_text(json.dumps({"voxel_size": 0.1, "scans": ["of", "others"]}))
+    other = reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+    assert other.voxel_size == first.voxel_size
+    kept.write_text("nonsense")
+    with pytest.raises(VBRegError, match=r"voxel_size\.json: no voxel size in it"):
+        reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+
+
 def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:
     for name in ("scan_10.ply", "scan_2.ply", "poses.txt"):
         (tmp_path / name).touch()

@@ -146,7 +146,8 @@ def reconstruct(
         if report is not None:
             written += _write_report(report, found, files, command_line(context))
     if not quiet:
-        _print(stdout_console(), found, written, work)
+        kept = voxel_size is None and preset is None and work is not None
+        _print(stdout_console(), found, written, work, size_is_kept=kept)
     warn_of_scene(found)
     if require_all and len(found.components) > 1:
         raise typer.Exit(NOT_CONNECTED)
@@ -227,14 +228,20 @@ def _write_report(
 
 
 def _print(
-    console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
+    console: Console,
+    found: Reconstruction,
+    written: Sequence[Path],
+    work: Path | None,
+    *,
+    size_is_kept: bool,
 ) -> None:
     """Print what was found, for people."""
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", found.components_in_words)
     print_row(console, "pairs", found.pairs_in_words)
     print_row(console, "edges", found.edges_in_words)
-    print_row(console, "voxel size", f"{found.voxel_size:g}")
+    kept = f" (estimated, and kept in {work} for the next run)" if size_is_kept else ""
+    print_row(console, "voxel size", f"{found.voxel_size:g}{kept}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
         print_row(console, "doubtful", f"{ends}: {edge.doubt} ({in_percent(edge.probability)})")
