@@ -115,6 +115,14 @@ def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str
     assert "components 1 and 2 were not joined: 1 pair for the best pose" in outcome.err
 
 
+def test_what_not_all_scans_have_is_told(run: Run, folder: Path, search: dict[str, Any]) -> None:
+    times = {"time": np.zeros(50)}
+    io.write(folder / "1.ply", PointCloud(np.random.default_rng(1).random((50, 3)), times))
+    outcome = run("reconstruct", folder, "-o", folder.parent / "scene.ply", "-q")
+    assert outcome.code == 0
+    assert "scene.ply: the merged cloud is without time, which not all scans have" in outcome.err
+
+
 def test_other_components_go_to_files_of_their_own(
     run: Run, folder: Path, search: dict[str, Any]
 ) -> None:

@@ -18,6 +18,7 @@ from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
 from vbreg.descriptors import Descriptor
+from vbreg.errors import VBRegWarning
 from vbreg.motions import exponential, inverse, logarithm
 from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
@@ -300,7 +301,8 @@ def test_a_merged_cloud_has_what_every_scan_has_and_one_file_in_memory(
         return cloud
 
     monkeypatch.setattr(io, "read", noted)
-    cloud = merged_component(files, done.found, thin=0.2)
+    with pytest.warns(VBRegWarning, match="without time, which not all scans have"):
+        cloud = merged_component(files, done.found, thin=0.2)
     assert len(held) == 4
     assert set(cloud.attributes) == {"intensity", "scan"}
     np.testing.assert_array_equal(cloud.attributes["intensity"], cloud.attributes["scan"])

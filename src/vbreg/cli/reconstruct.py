@@ -19,7 +19,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_outputs
-from vbreg.cli.console import complain, print_row, stdout_console
+from vbreg.cli.console import collected_warnings, complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
 from vbreg.errors import VBRegError
 from vbreg.progress import progress
@@ -207,7 +207,11 @@ def _write_clouds(
 
     rest = [output.with_name(f"{output.stem}-{c + 1}{output.suffix}") for c in range(1, count)]
     for c, path in enumerate([output, *rest]):
-        cloud = merged_component(files, found, c, thin=thin, on_done=partial(_told, tell, found, c))
+        with collected_warnings() as said:
+            told = partial(_told, tell, found, c)
+            cloud = merged_component(files, found, c, thin=thin, on_done=told)
+        for warning in said:
+            complain("warning", f"{path}: {warning}")
         io.write(path, cloud, coordinates=coordinates)
     return [output, *rest]
 
