@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,11 @@ from safetensors.torch import save_file
 import vbreg
 from vbreg import Map, VBReg, io, maps
 from vbreg.descriptors import descriptor_named
+from vbreg.descriptors.choice import SHIPPED
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.scale import Scale
 from vbreg.scenes.retrieval import similarities, similarities_to
+from vbreg.types import Alternative
 from vbreg.weights_file import read_weights
 
 SIZE = 0.1
@@ -92,6 +97,29 @@ def test_places_that_look_alike_share_the_probability(model: VBReg, place: Map) 
     assert any("is possible, too" in reason for reason in found.reasons)
 
 
+def test_every_place_is_told_once_and_all_share_one_probability(place: Map) -> None:
+    """60 % here or 35 % there, says one fragment, and another: there, with 55 %."""
+    here, there, elsewhere = pose(1), pose(2), pose(3)
+    found = place.locate(corner(0, 10))
+    best = replace(
+        found,
+        T_target_source=here,
+        success_probability=0.6,
+        alternatives=(Alternative(there, 0.35), Alternative(elsewhere, 0.04)),
+    )
+    rival = replace(found, T_target_source=there, success_probability=0.55, alternatives=())
+    joint = maps._most_probable([rival, best], np.zeros(3))
+    odds = np.array([0.6 / 0.4, 0.55 / 0.45])
+    shares = odds / (1 + odds.sum())
+    assert joint.T_target_source is here
+    assert joint.success_probability == pytest.approx(shares[0])
+    assert [each.T_target_source is there for each in joint.alternatives] == [True, False]
+    told = [each.probability for each in joint.alternatives]
+    assert told == pytest.approx([shares[1], 0.04 * shares[0] / 0.6])
+    alone = maps._most_probable([best], np.zeros(3))
+    assert [each.probability for each in alone.alternatives] == pytest.approx([0.35, 0.04])
+
+
 def test_the_frame_of_the_map_goes_with_the_answer(model: VBReg, place: Map) -> None:
     """T_other_query = T_other_map T_map_query, up to the accuracy of a refinement."""
     query = corner(1, 11)
@@ -131,6 +159,28 @@ def test_a_merged_cloud_is_cut_into_pieces_that_cover_it(
     assert all(len(f.surface.points) <= 700 for f in whole.fragments if f.surface)
 
 
+@pytest.mark.parametrize("strays", [0, 200])
+def test_pieces_of_a_cloud_that_is_dense_in_its_middle_have_few_more_points_than_it(
+    monkeypatch: pytest.MonkeyPatch, strays: int
+) -> None:
+    """As a scan from one place is: so many points within each distance of the sensor."""
+    monkeypatch.setattr(maps, "MAX_FRAGMENT", 1000)
+    rng = np.random.default_rng(0)
+    angle, distance = rng.uniform(0, 2 * np.pi, 32_000), 10 ** rng.uniform(-2, 2, 32_000)
+    around = np.stack([np.cos(angle), np.sin(angle), rng.normal(0, 0.1, len(angle))], axis=1)
+    far = rng.normal(size=(strays, 3)) * 5000
+    points = torch.from_numpy(np.concatenate([distance[:, None] * around, far])).float()
+    detail = torch.cat([points, points + 0.001])
+    pieces = list(maps._pieces(points, detail))
+    assert all(len(some) <= 1000 for some, _ in pieces)
+    for whole, parts in zip((points, detail), zip(*pieces, strict=True), strict=True):
+        assert sum(map(len, parts)) < 1.5 * len(whole)
+        held = {tuple(point) for part in parts for point in part.tolist()}
+        assert held == {tuple(point) for point in whole.tolist()}
+    for some, fine in pieces:
+        assert {tuple(point) for point in some.tolist()} <= {tuple(x) for x in fine.tolist()}
+
+
 def test_points_in_one_place_are_not_cut_for_ever() -> None:
     same = torch.zeros(30_000, 3)
     assert len(list(maps._pieces(same, same))) == 1
@@ -142,6 +192,28 @@ def test_the_shortlist_is_that_of_whole_scenes(place: Map) -> None:
         row = similarities_to(fragment, place.table).double().numpy()
         others = np.arange(len(row)) != k
         np.testing.assert_allclose(row[others], table[k][others], atol=1e-6)
+
+
+def test_normals_point_to_the_origin_only_where_every_cloud_is_a_scan_from_there(
+    model: VBReg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map has one viewpoint, and its queries have the same."""
+    scans = [corner(k, k, 600) - 0.5 for k in range(3)]  # round the origin of each
+    options: dict[str, Any] = {
+        "preset": "outdoor", "voxel_size": SIZE, "descriptor": "fpfh", "model": model
+    }  # fmt: skip
+    poses = [pose(k) for k in range(3)]
+
+    def seen_from(*given: Any, **more: Any) -> str:
+        return Map.build(*given, **{**options, **more}).viewpoint
+
+    assert seen_from(scans, poses) == "origin"
+    assert seen_from(scans[0]) == "origin"
+    assert seen_from(scans, poses, preset=None) == "unknown"
+    assert seen_from([*scans[:2], scans[2] + 50.0], poses) == "unknown"  # wherever it stands
+    assert seen_from(scans) == "unknown"  # they are in one frame already
+    monkeypatch.setattr(maps, "MAX_FRAGMENT", 200)
+    assert seen_from(scans[0]) == "unknown"  # large: several scans that were merged
 
 
 def test_what_is_no_map_is_told(place: Map, model: VBReg, tmp_path: Path) -> None:
@@ -172,6 +244,9 @@ def test_a_damaged_or_foreign_map_is_told(place: Map, model: VBReg, tmp_path: Pa
     rewrite(names=["one"])
     with pytest.raises(FileFormatError, match="one for each name"):
         Map.load(path, model=model)
+    rewrite(descriptor="learned")  # as earlier versions said
+    with pytest.raises(FileFormatError, match="another version"):
+        Map.load(path, model=model)
     rewrite(matching="by luck")
     with pytest.raises(FileFormatError, match="another version"):
         Map.load(path, model=model)
@@ -181,6 +256,45 @@ def test_a_damaged_or_foreign_map_is_told(place: Map, model: VBReg, tmp_path: Pa
         Map.load(path, model=model)
     with safe_open(str(path), framework="pt") as file:  # what is read is never a pickle
         assert "points" in file.keys()  # noqa: SIM118
+
+
+def test_a_function_is_not_taken_for_the_descriptor_that_has_its_name(
+    model: VBReg, tmp_path: Path
+) -> None:
+    def fpfh(points: torch.Tensor, normals: torch.Tensor, scale: Scale) -> torch.Tensor:
+        return torch.cat([points, normals], dim=1)
+
+    for name, choice in (("own", fpfh), ("shipped", "fpfh"), ("named", descriptor_named("fpfh"))):
+        built = Map.build(corner(0, 0, 600), voxel_size=SIZE, model=model, descriptor=choice)  # type: ignore[arg-type]
+        built.save(tmp_path / f"{name}.safetensors")
+    for name in ("shipped", "named"):
+        assert Map.load(tmp_path / f"{name}.safetensors", model=model).descriptor.name == "fpfh"
+        with pytest.raises(VBRegError, match="described by 'fpfh', other weights"):
+            Map.load(tmp_path / f"{name}.safetensors", model=model, descriptor=fpfh)
+    own = tmp_path / "own.safetensors"
+    with pytest.raises(VBRegError, match=r"function of your own, 'fpfh': give it, Map\.load"):
+        Map.load(own, model=model)
+    with pytest.raises(VBRegError, match="'fpfh', a function of your own, and not by 'fpfh'"):
+        Map.load(own, model=model, descriptor="fpfh")
+    assert len(Map.load(own, model=model, descriptor=fpfh)) == 1
+
+
+def test_a_weights_file_is_found_from_elsewhere_and_named_where_it_is_gone(
+    model: VBReg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = Path("mine.safetensors")
+    shutil.copy(SHIPPED, weights)
+    built = Map.build(corner(0, 0, 600), voxel_size=SIZE, model=model, descriptor=str(weights))
+    built.save("map.safetensors")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    path = tmp_path / "map.safetensors"
+    assert len(Map.load(path, model=model)) == 1
+    moved_to = shutil.move(tmp_path / weights, "moved.safetensors")
+    with pytest.raises(VBRegError, match=r"mine\.safetensors, which are not there.*descriptor="):
+        Map.load(path, model=model)
+    assert len(Map.load(path, model=model, descriptor=moved_to)) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ probable pose is the answer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -20,17 +21,20 @@ from numpy.typing import ArrayLike
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vbreg.clouds import estimate_voxel_size
-from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import (
+    DESCRIPTORS,
+    Descriptor,
+    DescriptorChoice,
+    MatchingName,
+    descriptor_named,
+)
 from vbreg.errors import FileFormatError, VBRegError
-from vbreg.frames import LocalCloud
 from vbreg.inputs import Cloud, check_whole_number
 from vbreg.io import atomic_path
 from vbreg.matching import (
     DescribedCloud,
     Keypoints,
     ThinnedSurface,
-    Viewpoint,
     describe,
     describe_points,
     match_clouds,
@@ -40,6 +44,7 @@ from vbreg.pair_problem import MIN_ALTERNATIVE
 from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
 from vbreg.scenes.retrieval import KeypointTable, keypoint_table, similarities_to
+from vbreg.scenes.sizes import common_scale
 from vbreg.streaming import local_cloud
 from vbreg.types import Alternative, Float64, Registration
 from vbreg.weights_file import FORMAT, checksum, read_weights
@@ -47,11 +52,11 @@ from vbreg.weights_file import FORMAT, checksum, read_weights
 ENDING = ".safetensors"
 CANDIDATES = 5  # fragments that a query is registered to
 MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut into pieces
-MARGIN = 0.15  # of the length of a piece that it shares with the one beside it
-MAX_ESTIMATES = 8  # clouds that tell the voxel size
+SHARED = 0.06  # of the points of a piece that both of its halves have
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
 Words: TypeAlias = Callable[[int], object]
+SeenFrom: TypeAlias = Literal["origin", "unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +67,7 @@ class Map:
     names: tuple[str, ...]
     scale: Scale
     descriptor: Descriptor
-    viewpoint: str  # 'origin' or 'unknown', of fragments and queries
+    viewpoint: SeenFrom  # of fragments and queries
     keypoints: Keypoints | None
     model: VBReg
 
@@ -93,16 +98,17 @@ class Map:
             raise VBRegError(f"{len(called)} names for {len(given)} clouds: give one for each")
         compute = descriptor_named(descriptor)
         model = model or VBReg.from_pretrained(device=device)
-        scale = _choose_scale(voxel_size, preset, given)
+        scale = common_scale(given, called, voxel_size, preset)
+        thinned = [
+            _thinned(cloud, name, scale, preset, model.device)
+            for cloud, name in zip(given, called, strict=True)
+        ]
+        viewpoint = _viewpoint(thinned, own_frames=poses is not None or len(given) == 1)
+        options = {"descriptor": compute, "keypoints": keypoints, "viewpoint": viewpoint}
         fragments: list[DescribedCloud] = []
         owners: list[str] = []
-        viewpoint: Viewpoint = "unknown"
-        for k, (cloud, T) in enumerate(zip(given, placed, strict=True)):
-            local = local_cloud(cloud, f"cloud {called[k]}")
-            if k == 0:
-                viewpoint = usual_viewpoint(preset, local)
-            options = {"descriptor": compute, "keypoints": keypoints, "viewpoint": viewpoint}
-            pieces = [piece.moved(T) for piece in _described(local, scale, model.device, options)]
+        for k, (cut, T) in enumerate(zip(thinned, placed, strict=True)):
+            pieces = [piece.moved(T) for piece in _described(cut, scale, options)]
             fragments += pieces
             owners += (
                 [called[k]]
@@ -110,8 +116,7 @@ class Map:
                 else [f"{called[k]}#{number}" for number in range(len(pieces))]
             )
             on_done(k + 1)
-        seen_from = str(viewpoint)
-        return Map(tuple(fragments), tuple(owners), scale, compute, seen_from, keypoints, model)
+        return Map(tuple(fragments), tuple(owners), scale, compute, viewpoint, keypoints, model)
 
     def __len__(self) -> int:
         """Return the number of fragments."""
@@ -142,7 +147,7 @@ class Map:
             self.scale,
             descriptor=self.descriptor,
             keypoints=self.keypoints,
-            viewpoint="origin" if self.viewpoint == "origin" else "unknown",
+            viewpoint=self.viewpoint,
             device=self.model.device,
         )
 
@@ -179,7 +184,7 @@ class Map:
             "format": FORMAT,
             "map": {
                 "voxel_size": self.scale.voxel_size,
-                "descriptor": self.descriptor.name,
+                "descriptor": _said_of(self.descriptor),
                 "fingerprint": self.descriptor.fingerprint,
                 "matching": self.fragments[0].matching,
                 "viewpoint": self.viewpoint,
@@ -201,7 +206,8 @@ class Map:
     ) -> Map:
         """Read a map that `save` wrote; it must have been described with the same weights.
 
-        `descriptor` is needed where the map was described by a function of your own.
+        `descriptor` is needed where the map was described by a function of your own, or by a
+        weights file that lies elsewhere now.
         """
         path = Path(path)
         if not path.is_file():
@@ -213,12 +219,7 @@ class Map:
             )
         header, tensors = read_weights(path)
         about = _checked_header(path, header, tensors)
-        compute = descriptor_named(about["descriptor"] if descriptor is None else descriptor)
-        if compute.fingerprint != about["fingerprint"]:
-            raise VBRegError(
-                f"{path} was described by {about['descriptor']!r} with other weights than those "
-                "here: build it again, or use the version of vbreg that wrote it"
-            )
+        compute = _descriptor_of(path, about, descriptor)
         model = model or VBReg.from_pretrained(device=device)
         fragments = [f.to(model.device) for f in _fragments(path, tensors, about["matching"])]
         if len(fragments) != len(about["names"]):
@@ -238,21 +239,32 @@ def _most_probable(found: Sequence[Registration], middle: Float64) -> Registrati
     """Return the most probable pose of a query about its middle (3,), less what others have."""
     ranked = sorted(found, key=lambda each: (each.success_probability or 0.0, each.score))[::-1]
     best = ranked[0]
+    near = SAME_THRESHOLDS * best.inlier_threshold
+
+    def known(T: Float64, others: Sequence[Registration]) -> bool:
+        return any(_same_place(T, other.T_target_source, middle, near) for other in others)
+
     others: list[Registration] = []
     for each in ranked[1:]:
-        if not any(_same_place(each, known, middle) for known in (best, *others)):
+        if not known(each.T_target_source, [best, *others]):
             others.append(each)
     odds = [_odds(each) for each in (best, *others)]
-    total = 1 + sum(odds)
+    shares = [share / (1 + sum(odds)) for share in odds]
     rivals = [
-        Alternative(each.T_target_source, share / total)
-        for each, share in zip(others, odds[1:], strict=True)
-        if share / total >= MIN_ALTERNATIVE
+        Alternative(each.T_target_source, share)
+        for each, share in zip(others, shares[1:], strict=True)
     ]
-    kept = [*best.alternatives, *rivals]
+    # Its own alternatives lose as much as the best pose does to its rivals.
+    less = shares[0] / (best.success_probability or 1.0)
+    own = [
+        Alternative(each.T_target_source, less * each.probability)
+        for each in best.alternatives
+        if not known(each.T_target_source, others)
+    ]
+    kept = [each for each in (*own, *rivals) if each.probability >= MIN_ALTERNATIVE]
     return replace(
         best,
-        success_probability=odds[0] / total,
+        success_probability=shares[0],
         alternatives=tuple(sorted(kept, key=lambda each: -each.probability)),
     )
 
@@ -262,12 +274,11 @@ def _odds(found: Registration) -> float:
     return p / (1 - p)
 
 
-def _same_place(one: Registration, other: Registration, middle: Float64) -> bool:
-    """Tell whether two poses put a query, whose middle (3,) is given, to the same place."""
-    R = one.T_target_source[:3, :3].T @ other.T_target_source[:3, :3]
+def _same_place(one: Float64, other: Float64, middle: Float64, near: float) -> bool:
+    """Tell whether two poses (4, 4) put a query, whose middle (3,) is given, to the same place."""
+    R = one[:3, :3].T @ other[:3, :3]
     angle = np.degrees(np.arccos(np.clip((np.trace(R) - 1) / 2, -1, 1)))
-    apart = (one.T_target_source - other.T_target_source) @ np.append(middle, 1.0)
-    near = SAME_THRESHOLDS * one.inlier_threshold
+    apart = (one - other) @ np.append(middle, 1.0)
     return bool(angle <= SAME_DEGREES and np.linalg.norm(apart) <= near)
 
 
@@ -280,12 +291,37 @@ def _several(clouds: Cloud | Sequence[Cloud]) -> list[Cloud]:
     return [clouds] if rows else list(clouds)
 
 
-def _described(
-    cloud: LocalCloud, scale: Scale, device: torch.device, options: dict[str, Any]
-) -> Iterator[DescribedCloud]:
+class _Thinned(NamedTuple):
+    """A cloud at its working resolution, cut into pieces, about an origin of its own."""
+
+    pieces: list[tuple[Tensor, Tensor]]  # points (N, 3) and their detail (F, 3)
+    origin: Float64  # (3,)
+    from_origin: bool  # whether its sensor was at the origin of its frame, as far as one can tell
+
+
+def _thinned(
+    cloud: Cloud, name: str, scale: Scale, preset: PresetName | None, device: torch.device
+) -> _Thinned:
+    """Read a cloud, and cut what is left of it at its working resolution."""
+    local = local_cloud(cloud, f"cloud {name}")
+    points, detail = local.thinned((scale.voxel_size, scale.detail_size), device)
+    from_origin = usual_viewpoint(preset, local) == "origin"
+    return _Thinned(list(_pieces(points, detail)), local.origin, from_origin)
+
+
+def _viewpoint(clouds: Sequence[_Thinned], *, own_frames: bool) -> SeenFrom:
+    """Return where the sensor was in the frame of each cloud, and so in that of a query.
+
+    That is their origin where every cloud is one scan in a frame of its own. Clouds of one frame
+    are not, and one that is cut into pieces is taken for several scans that were merged.
+    """
+    scans = own_frames and all(cloud.from_origin and len(cloud.pieces) == 1 for cloud in clouds)
+    return "origin" if scans else "unknown"
+
+
+def _described(cloud: _Thinned, scale: Scale, options: dict[str, Any]) -> Iterator[DescribedCloud]:
     """Yield the pieces of a cloud, described, each about its own middle."""
-    points, detail = cloud.thinned((scale.voxel_size, scale.detail_size), device)
-    for some, fine in _pieces(points, detail):
+    for some, fine in cloud.pieces:
         middle = some.mean(0)
         origin = cloud.origin + middle.double().cpu().numpy()
         yield describe_points(some - middle, origin, scale, detail=fine - middle, **options)
@@ -316,37 +352,58 @@ def _checked_poses(poses: Sequence[ArrayLike] | None, count: int) -> Float64:
     return given
 
 
-def _choose_scale(
-    voxel_size: float | None, preset: PresetName | None, clouds: Sequence[Cloud]
-) -> Scale:
-    """Return the scale that is asked for, or that suits most of the clouds."""
-    if voxel_size is not None:
-        return Scale(voxel_size)
-    if preset is not None:
-        return Scale.of_preset(preset)
-    some = clouds[:: max(1, len(clouds) // MAX_ESTIMATES)]
-    points = [local_cloud(cloud, "a cloud of the map").points for cloud in some]
-    return Scale(float(np.median([estimate_voxel_size(each, each) for each in points])))
-
-
 def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Cut points (N, 3) and their detail (F, 3) into pieces of at most MAX_FRAGMENT points.
 
-    A piece is halved across its longest side; both halves share some of what lies between them.
+    A piece is halved across its longest side; both halves have the points nearest to the cut, a
+    share of all, so that the pieces together have few more points than the cloud.
     """
-    if len(points) <= MAX_FRAGMENT:
+    extent = points.amax(0) - points.amin(0)
+    if len(points) <= MAX_FRAGMENT or not bool(extent.any()):
         yield points, detail
         return
-    extent = points.amax(0) - points.amin(0)
     axis = int(extent.argmax())
-    apart = [each[:, axis] - points[:, axis].median() for each in (points, detail)]
-    for margin in (MARGIN * float(extent[axis]) / 2, 0.0):
-        halves = [[sign * x <= margin for x in apart] for sign in (1.0, -1.0)]
-        if not any(bool(kept.all()) for kept, _ in halves):
-            for kept, fine in halves:
-                yield from _pieces(points[kept], detail[fine])
-            return
-    yield points, detail  # in one place, where there is nothing to cut
+    order = points[:, axis].argsort(stable=True)
+    count = math.ceil((1 + SHARED) / 2 * len(points))
+    for rows, side in ((order[:count], 1.0), (order[-count:], -1.0)):
+        some = points[rows.sort().values]
+        end = (side * some[:, axis]).amax()
+        yield from _pieces(some, detail[side * detail[:, axis] <= end])
+
+
+def _said_of(descriptor: Descriptor) -> dict[str, str]:
+    """Return what a file says of a descriptor: its name means another thing elsewhere, perhaps."""
+    # `descriptor_named` wraps a function of the user's own, which has no network.
+    own = descriptor.network is None and isinstance(descriptor.rows, partial)
+    if not own and descriptor.name in DESCRIPTORS:
+        return {"kind": "shipped", "name": descriptor.name}
+    if descriptor.network is None:
+        return {"kind": "function", "name": descriptor.name}
+    return {"kind": "file", "name": str(Path(descriptor.name).absolute())}
+
+
+def _descriptor_of(path: Path, about: dict[str, Any], given: DescriptorChoice | None) -> Descriptor:
+    """Return the descriptor that a map in a file was described by."""
+    kind, name = about["descriptor"]["kind"], about["descriptor"]["name"]
+    if given is None and kind == "function":
+        raise VBRegError(
+            f"{path} was described by a function of your own, {name!r}: give it, "
+            "Map.load(..., descriptor=...)"
+        )
+    if given is None and kind == "file" and not Path(name).is_file():
+        raise VBRegError(
+            f"{path} was described by the weights of {name}, which are not there: say where they "
+            "are, Map.load(..., descriptor=...) or --descriptor"
+        )
+    compute = descriptor_named(name if given is None else given)
+    other_kind = (_said_of(compute)["kind"] == "function") != (kind == "function")
+    if other_kind or compute.fingerprint != about["fingerprint"]:
+        what = "a function of your own" if kind == "function" else "other weights than those here"
+        raise VBRegError(
+            f"{path} was described by {name!r}, {what}, and not by {compute.name!r}: give what it "
+            "was described by, build it again, or use the version of vbreg that wrote it"
+        )
+    return compute
 
 
 PARTS = ("points", "normals", "descriptors", "surface", "surface_normals")
@@ -394,6 +451,7 @@ def _checked_header(
     if header.get("sha256") != checksum(tensors):
         raise FileFormatError(f"{path}: its checksum is wrong; get a fresh copy, or build it again")
     known = {"voxel_size", "descriptor", "fingerprint", "matching", "viewpoint", "keypoints"}
-    if set(about) != known | {"names"} or about["matching"] not in get_args(MatchingName):
+    as_known = set(about) == known | {"names"} and isinstance(about["descriptor"], dict)
+    if not as_known or about["matching"] not in get_args(MatchingName):
         raise FileFormatError(f"{path}: a map of another version of vbreg; build it again")
     return about

@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from vbreg import register
 from vbreg.batch import BatchSettings, register_table, run
+from vbreg.batch.cluster import OneThreadWorker, RayPool
 from vbreg.batch.journal import ResultJournal, content_of, journal_path
-from vbreg.batch.local import Died, Done, LocalPool
+from vbreg.batch.local import Died, Done, LocalPool, serve
 from vbreg.batch.plan import Plan
 from vbreg.batch.record import record_path
 from vbreg.batch.rows import POSE, PairRow, failed, pair_rows
@@ -145,6 +148,17 @@ def test_json_lines_in_and_parquet_out(table: Path, tmp_path: Path, here: None) 
             assert isinstance(row["T00"], float)
 
 
+def test_what_the_input_calls_a_row_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = HereAndNow(lambda rows: [failed(row.number, "for the test") for row in rows])
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: pool)
+    pairs, output = tmp_path / "pairs.csv", tmp_path / "poses.csv"
+    pairs.write_text("source,target,row\na,b,seven\nc,d,eight\n", encoding="utf-8")
+    register_table(pairs, output, settings=SETTINGS, workers=1)
+    assert [row["row"] for row in read_table(output)] == ["seven", "eight"]
+
+
 def test_a_run_goes_on_where_it_stopped(
     table: Path, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +251,45 @@ def test_a_run_whose_workers_all_end_stops(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_rows_are_not_blamed_where_no_worker_can_work(tmp_path: Path) -> None:
+    """Their failures would stay in the journal; so a run that goes on finds them as they were."""
+    rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(MAX_DEATHS)]
+    for some in (rows[:3], rows):  # all that there are are lost, or the workers come first
+        journal = ResultJournal(tmp_path / "journal", {})
+        pool = HereAndNow(None, 1, range(MAX_DEATHS))
+        with pytest.raises(VBRegError, match="the last: killed; put that right"):
+            BatchRun(Plan(some, 1, 2), pool, journal)()
+        assert len(journal) == 0
+        journal.close()
+
+
+def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this machine or of a cluster: its rows are not to blame."""
+
+    def broken(settings: BatchSettings, device: str) -> Worker:
+        raise RuntimeError("no memory on this card")
+
+    monkeypatch.setattr("vbreg.batch.worker.Worker", broken)
+    sent: list[object] = []
+    rows = [PairRow(0, "a", "b", {})]
+    pipe: Any = SimpleNamespace(send=sent.append, recv=lambda: rows)
+    serve(pipe, SETTINGS, "cuda:1")
+    sent.append(OneThreadWorker(SETTINGS, "cuda:1").solve(rows))
+    said = "a worker on cuda:1 could not start (RuntimeError: no memory on this card); put that"
+    assert all(str(answer).startswith(said) for answer in sent)
+    pool: Any = SimpleNamespace(pipes=[SimpleNamespace(recv=lambda: sent[0])])
+    with pytest.raises(VBRegError, match="no memory on this card"):
+        LocalPool._event(pool, 0)
+    pool = SimpleNamespace(
+        ray=SimpleNamespace(
+            get=lambda reference: sent[1],
+            exceptions=SimpleNamespace(RayActorError=OSError),
+        )
+    )
+    with pytest.raises(VBRegError, match="no memory on this card"):
+        RayPool._event(pool, None, 0)
+
+
 def whole_lines(journal: Path) -> list[Row]:
     """The results that a run has written so far."""
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
@@ -294,6 +347,11 @@ def test_a_run_goes_on_when_a_local_worker_is_killed(table: Path, tmp_path: Path
     ("content", "options", "message"),
     [
         ("source,goal\na,b\n", {}, "row 1 of the table has no target"),
+        (
+            "source,target,overlap,row,T00\na,b,1,2,3\n",
+            {},
+            "column named overlap and one named T00, as the results are called",
+        ),
         ("source,target\na,b\n", {"engine": "spark"}, "engine 'spark'"),
         ("source,target\na,b\n", {"workers": 0}, "workers 0"),
         ("source,target\na,b\n", {"address": "auto"}, "only the engine 'ray'"),
@@ -313,6 +371,27 @@ def test_mistakes_are_told_before_the_work(
         register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv", **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"settings": BatchSettings(descriptor="none")},
+        {"device": "warp"},
+        {"address": "auto"},
+    ],
+)
+def test_a_wrong_option_costs_no_earlier_results(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    (tmp_path / "pairs.csv").write_text("source,target\na,b\n", encoding="utf-8")
+    output = tmp_path / "poses.csv"
+    for path in (journal_path(output), record_path(output)):
+        path.write_text("earlier", encoding="utf-8")
+    with pytest.raises(VBRegError):
+        register_table(tmp_path / "pairs.csv", output, overwrite=True, **options)  # type: ignore[arg-type]
+    assert journal_path(output).read_text(encoding="utf-8") == "earlier"
+    assert record_path(output).exists()
+
+
 def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("source,target\n", encoding="utf-8")
     assert register_table(tmp_path / "pairs.csv", tmp_path / "poses.csv").rows == 0
@@ -323,8 +402,6 @@ def test_an_empty_table_is_no_work(tmp_path: Path) -> None:
 def test_ray_goes_on_when_a_worker_is_killed(table: Path, tmp_path: Path) -> None:
     """Two actors of a local Ray; the process of one is killed in the middle."""
     ray = pytest.importorskip("ray", reason="vbreg[scale] is not installed")
-    from vbreg.batch.cluster import RayPool
-
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         pool = RayPool(SETTINGS, workers=2, device="cpu")

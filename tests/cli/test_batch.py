@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.cli.helpers import Run
+from tests.cli.helpers import Run, assert_one_line
 from vbreg import batch
 from vbreg.batch.run import EngineName
 from vbreg.cli import batch as verb
@@ -57,3 +57,10 @@ def test_a_missing_table_is_told(run: Run, tmp_path: Path) -> None:
     done = run("batch", tmp_path / "none.csv", "-o", tmp_path / "poses.csv")
     assert done.code == 2
     assert "no such file" in done.err
+
+
+def test_what_nobody_judges_has_no_least_probability(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("source,target\n", encoding="utf-8")
+    batch_of = "batch", tmp_path / "pairs.csv", "-o", tmp_path / "poses.csv", "--no-verify"
+    assert_one_line(run(*batch_of, "--min-probability", "0.9"), "--min-probability 0.9", "leave")
+    assert run(*batch_of).code == 0

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+
+import pytest
 
 from tests.cli.helpers import Run
 from vbreg.cli import experiment
@@ -19,6 +21,24 @@ def test_an_experiment_says_where_it_looked(run: Run, tmp_path: Path) -> None:
     outcome = run("experiment", "table9", "--root", tmp_path, "-o", tmp_path / "out")
     assert outcome.code == 2
     assert "table1" in outcome.err
+
+
+def test_names_may_have_blanks_after_commas(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def stand_in(name: str, root: Path, runs: object, **options: Any) -> Path:
+        given.update(options)
+        return tmp_path
+
+    monkeypatch.setattr(recipes, "run", stand_in)
+    table = "experiment", "table1", "--root", tmp_path, "-o", tmp_path / "out"
+    done = run(*table, "--methods", "vbreg, sc2pcr", "--datasets", "3dmatch, 3dlomatch")
+    assert done.code == 0, done.err
+    assert given["methods"] == ["vbreg", "sc2pcr"]
+    assert given["choice"].datasets == ["3dmatch", "3dlomatch"]
+    assert given["choice"].descriptors is None
 
 
 def test_folders_of_a_training_have_a_name(run: Run, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def located(monkeypatch: pytest.MonkeyPatch, search: Search) -> Search:
             raise VBRegError(f"{scan}: damaged")
         return search.result
 
-    monkeypatch.setattr(Map, "load", lambda path, device: SimpleNamespace(locate=locate))
+    monkeypatch.setattr(Map, "load", lambda path, **options: SimpleNamespace(locate=locate))
     return search
 
 
@@ -76,6 +76,20 @@ def test_an_improbable_place_has_the_exit_code_of_register(
     np.testing.assert_array_equal(
         io.read(placed).points, located.result.apply_to(io.read(clouds[0])).points
     )
+
+
+def test_the_descriptor_of_a_map_can_be_named(
+    run: Run, clouds: tuple[Path, Path], search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def load(path: Path, **options: Any) -> SimpleNamespace:
+        given.update(options)
+        return SimpleNamespace(locate=lambda scan, **more: search.result)
+
+    monkeypatch.setattr(Map, "load", load)
+    run("map", "locate", "m.safetensors", clouds[0], "--descriptor", "mine.safetensors")
+    assert given == {"device": "auto", "descriptor": "mine.safetensors"}
 
 
 def test_json_is_that_of_register(

@@ -115,6 +115,14 @@ def test_everything_is_written_and_said(run: Run, folder: Path, search: dict[str
     assert "components 1 and 2 were not joined: 1 pair for the best pose" in outcome.err
 
 
+def test_what_not_all_scans_have_is_told(run: Run, folder: Path, search: dict[str, Any]) -> None:
+    times = {"time": np.zeros(50)}
+    io.write(folder / "1.ply", PointCloud(np.random.default_rng(1).random((50, 3)), times))
+    outcome = run("reconstruct", folder, "-o", folder.parent / "scene.ply", "-q")
+    assert outcome.code == 0
+    assert "scene.ply: the merged cloud is without time, which not all scans have" in outcome.err
+
+
 def test_other_components_go_to_files_of_their_own(
     run: Run, folder: Path, search: dict[str, Any]
 ) -> None:
@@ -128,7 +136,9 @@ def test_other_components_go_to_files_of_their_own(
 
 def test_scripts_can_ask_for_all_scans(run: Run, folder: Path, search: dict[str, Any]) -> None:
     arguments = "reconstruct", folder, "-o", folder.parent / "scene.ply", "--require-all"
-    assert run(*arguments).code == 3
+    outcome = run(*arguments)
+    assert outcome.code == 3
+    assert "0.05 (estimated, and kept in" in " ".join(outcome.out.split())
     search["found"] = dataclasses.replace(search["found"], component=np.zeros(3, dtype=np.int64))
     assert run(*arguments).code == 0
 
@@ -192,6 +202,12 @@ def test_mistakes_are_told_before_the_work(
 ) -> None:
     assert_one_line(run("reconstruct", folder, *arguments), words)
     assert "files" not in search
+
+
+@pytest.mark.parametrize("share", ["0.0", "1.5"])
+def test_a_share_that_is_none_is_told_in_one_way(run: Run, folder: Path, share: str) -> None:
+    outcome = run("reconstruct", folder, "--poses", folder / "p.json", "--pair-share", share)
+    assert_one_line(outcome, f"pair_share {share}: expected", "above 0 and at most 1")
 
 
 def test_a_folder_without_scans_is_named(run: Run, tmp_path: Path) -> None:

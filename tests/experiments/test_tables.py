@@ -284,6 +284,23 @@ def test_what_has_no_weights_is_left_out_with_a_sentence(
     assert set(record["left_out"]) == {"FCGF", "DGR"}
 
 
+def test_columns_in_which_no_method_runs_are_left_out_with_a_sentence(
+    data: Path, tmp_path: Path
+) -> None:
+    """A method that makes its own matches is in the column of FPFH alone."""
+    plan = tables.columns_of_table1(data, tables.Choice(["3dmatch"], ["fpfh", "learned"]))
+    kept = tables._with_methods(plan, ["kiss-matcher"])
+    assert [column.title for column in kept.columns] == ["3DMatch, FPFH"]
+    why = "none of the methods asked for (kiss-matcher) runs there"
+    assert kept.left_out == {"3DMatch, learned": why}
+    assert tables._with_methods(plan, ["sm"]) == plan
+    with pytest.raises(VBRegError, match=r"no column is left.*asked for \(register\) runs"):
+        tables.table2(data, runs(tmp_path), ["register"], tables.Choice(descriptors=["fpfh"]))
+    choice = tables.Choice(["3dmatch"], ["fpfh", "stored_matches"])
+    tables.table1(data, runs(tmp_path), ["register"], choice)
+    assert {row["column"] for row in read_csv(tmp_path / "table1.csv")} == {"3DMatch, FPFH"}
+
+
 @pytest.mark.usefixtures("no_weights")
 def test_a_table_without_columns_is_an_error_that_says_why(data: Path, tmp_path: Path) -> None:
     choice = tables.Choice(descriptors=["fcgf"])

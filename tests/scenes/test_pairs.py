@@ -74,6 +74,7 @@ def test_a_pair_without_matches_is_no_error(fast: VBReg) -> None:
     [found] = register_pairs([NOTHING, NOTHING], [(0, 1)], Scale(0.1), fast)
     assert found.probability == 0.0
     assert not found.determined
+    assert "0 matches between clouds of 5 and 5 points" in (found.failure or "")
 
 
 def test_pairs_of_a_group_are_those_solved_one_by_one(

@@ -18,6 +18,7 @@ from tests.helpers import EAST, surface
 from tests.scenes.villages import VOXEL_SIZE, Village, make_village
 from vbreg import PointCloud, VBReg, VBRegError, io, reconstruct
 from vbreg.descriptors import Descriptor
+from vbreg.errors import VBRegWarning
 from vbreg.motions import exponential, inverse, logarithm
 from vbreg.scale import Scale
 from vbreg.scenes import PairResult, PairStore, Reconstruction, scan_files
@@ -169,6 +170,28 @@ def test_kept_pairs_are_of_the_same_weights_and_the_same_function(
     assert seen == [3, 0, 3, 3, 0, 3, 3, 3, 3, 0]
 
 
+def test_a_scan_that_is_added_does_not_change_the_estimated_voxel_size(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path
+) -> None:
+    """Or all pairs would be registered anew."""
+    clouds: list[Any] = [surface(600, seed) for seed in range(2)]
+    added = [*clouds, *(20 * surface(600, seed) for seed in range(2, 5))]
+    first = reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+    before = len(asked)
+    again = reconstruct(added, model=fast, descriptor="fpfh", work=tmp_path)
+    assert again.voxel_size == first.voxel_size
+    assert all(max(pair) > 1 for pair in asked[before:])
+    anew = reconstruct(added, model=fast, descriptor="fpfh")
+    assert anew.voxel_size > 5 * first.voxel_size  # by most of them
+    kept = tmp_path / "voxel_size.json"
+    kept.write_text(json.dumps({"voxel_size": 0.1, "scans": ["of", "others"]}))
+    other = reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+    assert other.voxel_size == first.voxel_size
+    kept.write_text("nonsense")
+    with pytest.raises(VBRegError, match=r"voxel_size\.json: no voxel size in it"):
+        reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+
+
 def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:
     for name in ("scan_10.ply", "scan_2.ply", "poses.txt"):
         (tmp_path / name).touch()
@@ -225,6 +248,16 @@ def test_scans_without_any_match_stay_apart() -> None:
     assert sum(map(len, found.components)) == 3
 
 
+def test_where_no_pair_can_be_registered_the_first_error_is_raised(
+    fast: VBReg, tmp_path: Path
+) -> None:
+    """Also by a second run, which takes what the first one kept."""
+    clouds = [surface(300, seed) for seed in range(3)]
+    for _ in range(2):
+        with pytest.raises(VBRegError, match=r"none of 3 pairs .* the first: 0 matches between"):
+            reconstruct(clouds, voxel_size=1e3, descriptor="fpfh", model=fast, work=tmp_path)
+
+
 # --- what comes out
 
 
@@ -268,7 +301,8 @@ def test_a_merged_cloud_has_what_every_scan_has_and_one_file_in_memory(
         return cloud
 
     monkeypatch.setattr(io, "read", noted)
-    cloud = merged_component(files, done.found, thin=0.2)
+    with pytest.warns(VBRegWarning, match="without time, which not all scans have"):
+        cloud = merged_component(files, done.found, thin=0.2)
     assert len(held) == 4
     assert set(cloud.attributes) == {"intensity", "scan"}
     np.testing.assert_array_equal(cloud.attributes["intensity"], cloud.attributes["scan"])

@@ -158,6 +158,33 @@ def test_a_bridge_stays_only_if_further_pairs_across_it_fit(search: Search, wron
     assert not any(edge.bridge for edge in result.edges)
 
 
+@pytest.mark.parametrize("places", [[0, 1, 2], [1, 0, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]])
+def test_a_right_bridge_stays_where_a_wrong_one_beside_it_is_cut(
+    search: Search, monkeypatch: pytest.MonkeyPatch, places: list[int]
+) -> None:
+    """One right pair joins two parts of a place; a third place was glued to the first of them.
+
+    Tries between the first and the third fail, also once these are apart, whatever their order.
+    """
+    monkeypatch.setattr("vbreg.scenes.search.PARTNERS", 3)
+    parts = [[0.0, 0.6, 1.2], [3.2, 3.8], [-1.0, -0.5]]
+    middles = [middle for place in places for middle in parts[place]]
+    owner = [place for place in places for _ in parts[place]]
+    given = strip(middles)
+
+    def answer(pair: Pair, guess: Guess | None) -> Answer:
+        glued = {middles[k] for k in pair} in ({1.2, 3.2}, {0.0, -0.5})
+        right = owner[pair[0]] == owner[pair[1]] or glued
+        return (SURE, given.pose(pair)) if right else None
+
+    found, _ = search(given, answer)
+    result = found.result([str(k) for k in range(7)], refine=False)
+    seen = {place: set(result.component[np.array(owner) == place].tolist()) for place in range(3)}
+    assert len(seen[0]) == len(seen[2]) == 1
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
 def test_an_edge_that_is_too_far_off_is_dropped_for_its_distance(search: Search) -> None:
     """It is so unsure of itself that it is few standard deviations off, while points move far."""
     given = strip([0.0, 0.5, 1.0, 1.5])

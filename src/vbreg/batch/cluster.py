@@ -15,7 +15,7 @@ import torch
 from vbreg.batch.local import CHUNK_CPU, CHUNK_GPU, Died, Done
 from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
-from vbreg.batch.worker import Worker
+from vbreg.batch.worker import Worker, open_worker
 from vbreg.errors import MissingExtraError, VBRegError
 
 
@@ -34,10 +34,15 @@ class OneThreadWorker:
 
     def __init__(self, settings: BatchSettings, device: str) -> None:
         torch.set_num_threads(1)
-        self.worker = Worker(settings, device)
+        self.settings, self.device = settings, device
+        self.worker: Worker | None = None  # opened by the first rows: only answers reach the user
 
-    def solve(self, rows: Sequence[PairRow]) -> list[Row]:
-        """Return the result of each row."""
+    def solve(self, rows: Sequence[PairRow]) -> list[Row] | str:
+        """Return the result of each row, or why the worker could not start."""
+        try:
+            self.worker = self.worker or open_worker(self.settings, self.device)
+        except VBRegError as error:
+            return str(error)
         return self.worker(rows)
 
     def process_id(self) -> int:
@@ -116,6 +121,9 @@ class RayPool:
 
     def _event(self, reference: Any, worker: int) -> Done | Died:
         try:
-            return Done(worker, self.ray.get(reference))
+            answer = self.ray.get(reference)
         except self.ray.exceptions.RayActorError as error:
             return Died(worker, f"its actor was lost ({' '.join(str(error).split())[-300:]})")
+        if isinstance(answer, str):
+            raise VBRegError(answer)
+        return Done(worker, answer)

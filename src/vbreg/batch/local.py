@@ -16,7 +16,7 @@ import torch
 from vbreg.backends.devices import chunk_size
 from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
-from vbreg.batch.worker import Worker
+from vbreg.batch.worker import open_worker
 from vbreg.errors import VBRegError
 from vbreg.model import GIVEN_TOGETHER
 
@@ -146,10 +146,10 @@ def serve(pipe: Connection[Any, Any], settings: BatchSettings, device: str) -> N
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
-        worker = Worker(settings, device)
+        worker = open_worker(settings, device)
         while True:
             pipe.send(worker(pipe.recv()))
-    except VBRegError as error:  # of the settings, since rows raise none
+    except VBRegError as error:  # of the start, since rows raise none
         pipe.send(str(error))
     except (EOFError, OSError, KeyboardInterrupt):
         return

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
 
 from vbreg import __version__
 from vbreg.batch.tables import Row
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
+from vbreg.inputs import (
+    MIN_MATCHES,
+    check_choice,
+    check_flag,
+    check_whole_number,
+    positive_number,
+)
 from vbreg.io import read_pose
 from vbreg.matching import MAX_CORRESPONDENCES, Keypoints
-from vbreg.model import RefineName
-from vbreg.scale import PresetName
+from vbreg.model import RefineName, check_verification
+from vbreg.scale import VOXEL_SIZES, PresetName
 from vbreg.types import SURE, Registration
 
 Status: TypeAlias = Literal["ok", "doubtful", "failed"]
@@ -62,11 +73,46 @@ class BatchSettings:
     min_probability: float = SURE  # from which on a row is ok
     cache_bytes: int = 2**30  # of clouds that a worker keeps
 
+    def __post_init__(self) -> None:
+        for name in ("weights", "descriptor"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "weights" and value is None):
+                raise VBRegError(
+                    f"{name} {value!r}: expected a name or the path of a file as text, since other "
+                    "processes read it"
+                )
+        if self.keypoints != "all" and self.keypoints is not None:
+            try:
+                check_whole_number(self.keypoints, "keypoints", MIN_MATCHES)
+            except VBRegError as error:
+                raise VBRegError(f"{error}, or 'all'") from None
+        if self.matching is not None:
+            check_choice(self.matching, "matching", get_args(MatchingName))
+        check_whole_number(self.max_correspondences, "max_correspondences", MIN_MATCHES)
+        check_whole_number(self.cache_bytes, "cache_bytes", 0)
+        check_verification(self.verify, self.refine)
+        check_flag(self.retry, "retry")
+        if self.voxel_size is not None:
+            positive_number(self.voxel_size, "voxel_size")
+        if self.preset is not None:
+            check_choice(self.preset, "preset", tuple(VOXEL_SIZES))
+        _check_probability(self.min_probability)
+
     def identity(self) -> dict[str, Any]:
-        """Return what results depend on."""
-        held = asdict(self)
+        """Return what results depend on, as JSON's types."""
+        held = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in asdict(self).items()
+        }
         del held["cache_bytes"]
         return {"version": __version__, **held}
+
+
+def _check_probability(value: object) -> None:
+    """Raise unless the least probability of a row that is ok is a share."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= float(value) <= 1:  # type: ignore[arg-type]  # it is a number
+        raise VBRegError(f"min_probability {value!r}: expected a number from 0 to 1, say 0.9")
 
 
 class PairRow(NamedTuple):
@@ -80,6 +126,11 @@ class PairRow(NamedTuple):
 
 def pair_rows(table: Sequence[Row], folder: Path) -> list[PairRow]:
     """Return the pairs of a table; relative paths are relative to the folder."""
+    if taken := [name for name in RESULTS if any(name in row for row in table)]:
+        raise VBRegError(
+            f"the table has a column named {' and one named '.join(taken)}, as the results are "
+            "called: rename or drop what is named like them"
+        )
     rows = []
     for number, row in enumerate(table):
         missing = [name for name in ("source", "target") if not row.get(name)]
@@ -108,7 +159,8 @@ def request_options(row: PairRow, settings: BatchSettings) -> dict[str, Any]:
     """Return the options of a row as `Constraints.of` and `Request.of` take them."""
     given = dict(row.options)
     if "voxel_size" not in given and "preset" not in given:
-        given["voxel_size"], given["preset"] = settings.voxel_size, settings.preset
+        given["voxel_size"] = settings.voxel_size
+    given.setdefault("preset", settings.preset)  # of a row with a voxel size, it tells the rest
     if "guess" in given:
         given["guess"] = read_pose(given["guess"])
     for name in ("gravity", "viewpoint"):
@@ -153,7 +205,14 @@ def succeeded(number: int, result: Registration, least: float) -> Row:
     p = result.success_probability
     sure = p is not None and p >= least and result.settled
     status: Status = "ok" if sure else "doubtful"
-    reason = result.verdict if p is not None else "; ".join(result.reasons)
+    if status == "ok":
+        reason = None
+    elif p is None:
+        reason = "; ".join([result.verdict, *result.reasons])
+    elif p < least and result.settled and p >= SURE:  # rounded down, so that it is below
+        reason = f"{math.floor(1000 * p) / 10:g} %, below {100 * least:g} %"
+    else:
+        reason = result.verdict
     pose = map(float, result.T_target_source.ravel())
     return {
         "row": number,
@@ -165,5 +224,5 @@ def succeeded(number: int, result: Registration, least: float) -> Row:
         "matches": len(result.correspondences),
         "used_voxel_size": result.voxel_size,
         "seconds": sum(result.timings.values()),
-        "message": None if status == "ok" else reason,
+        "message": reason,
     }

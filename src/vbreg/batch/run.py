@@ -67,8 +67,9 @@ def register_table(
         check_whole_number(workers, "workers", 1)
     table = read_table(pairs)
     rows = pair_rows(table, pairs.absolute().parent)
-    _check_output(output, pairs, overwrite)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
+    open_pool = _opener(engine, settings, address, device)
+    _check_output(output, pairs, overwrite)
     start = time.perf_counter()
     if (counts := _finished(output, header)) is not None:
         return BatchSummary(len(rows), counts, 0, time.perf_counter() - start, 0, output)
@@ -77,8 +78,7 @@ def register_table(
         left = [row for row in rows if row.number not in journal]
         used = 0
         if left:
-            used = _compute(left, journal, len(rows), _opener(engine, settings, address, device),
-                            workers, quiet)  # fmt: skip
+            used = _compute(left, journal, len(rows), open_pool, workers, quiet)
         _finish(output, table, journal)
     finally:
         journal.close()
@@ -131,6 +131,8 @@ def _opener(
         if address is not None:
             raise VBRegError(f"address {address!r}: only the engine 'ray' has one")
 
+        devices.choose_device(device)  # a wrong name is told here
+
         def local(workers: int | None, rows: int) -> Pool:
             names = devices.for_workers(device, workers)
             return LocalPool(settings, names[: max(1, rows)])
@@ -153,6 +155,11 @@ class BatchRun:
     busy: dict[int, list[PairRow]] = field(default_factory=dict)  # chunks by their worker
     tries: Counter[int] = field(default_factory=Counter)  # of rows whose workers ended
     deaths: int = 0  # since a worker last finished a chunk
+    # Of rows that lost their workers: whether these or the rows are at fault is known when another
+    # worker has finished a chunk.
+    lost: list[Row] = field(default_factory=list)
+    finished: bool = False  # some chunk, in this run
+    reason: str = ""  # why a worker last ended
 
     def __call__(self) -> None:
         """Work until every row has a result."""
@@ -163,33 +170,44 @@ class BatchRun:
                     self.busy[worker] = chunk
                     self.pool.submit(worker, chunk)
             if not self.busy:
-                return
+                break
             for event in self.pool.wait():
                 chunk = self.busy.pop(event.worker, [])
                 if isinstance(event, Died):
                     self._after_death(event, chunk)
                 else:
-                    self.deaths = 0
+                    self.deaths, self.finished = 0, True
                     self._write(event.results)
+                    self._write_lost()
+        if self.lost and not self.finished:
+            raise self._hopeless()
+        self._write_lost()
 
     def _after_death(self, event: Died, chunk: Sequence[PairRow]) -> None:
         """Have the rows of a lost worker done again; who loses several has failed."""
-        self.deaths += 1
+        self.deaths, self.reason = self.deaths + 1, event.reason
         if self.deaths >= MAX_DEATHS:
-            raise VBRegError(
-                f"{self.deaths} workers ended one after the other; the last: {event.reason}; put "
-                "that right, and run the same command again to go on"
-            )
+            raise self._hopeless()
         again = []
         for row in chunk:
             self.tries[row.number] += 1
             if self.tries[row.number] < MAX_TRIES:
                 again.append(row)
-        lost = [row for row in chunk if row not in again]
         said = f"{MAX_TRIES} workers ended while they worked on this row; the last: {event.reason}"
-        self._write([failed(row.number, said) for row in lost])
+        self.lost += [failed(row.number, said) for row in chunk if row not in again]
         self.plan.put_back(again)
         self.pool.restart(event.worker)
+
+    def _hopeless(self) -> VBRegError:
+        """Return the error of workers that end whatever they work on."""
+        return VBRegError(
+            f"{self.deaths} workers ended one after the other; the last: {self.reason}; put that "
+            "right, and run the same command again to go on"
+        )
+
+    def _write_lost(self) -> None:
+        self._write(self.lost)
+        self.lost = []
 
     def _write(self, results: Sequence[Row]) -> None:
         before = len(self.journal)
@@ -224,10 +242,10 @@ def _compute(
 
 def _finish(output: Path, table: Sequence[Row], journal: ResultJournal) -> None:
     """Write the output: the columns of the input, then the results, row by row."""
-    given = {name: kind for name, kind in column_types(table).items() if name not in RESULTS}
+    given = column_types(table)
     columns = {**given, **RESULTS}
     rows = (
-        {**{name: row.get(name) for name in given}, **journal[number]}
+        {**row, **{name: journal[number].get(name) for name in RESULTS}}
         for number, row in enumerate(table)
     )
     write_table(output, columns, rows)

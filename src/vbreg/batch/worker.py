@@ -85,6 +85,19 @@ class Worker:
         )
 
 
+def open_worker(settings: BatchSettings, device: str) -> Worker:
+    """Open a worker; whatever keeps it from starting is an error that tells so."""
+    try:
+        return Worker(settings, device)
+    except VBRegError:
+        raise
+    except Exception as error:
+        raise VBRegError(
+            f"a worker on {device} could not start ({_said(error)}); put that right, and run the "
+            "same command again to go on"
+        ) from error
+
+
 def _said(error: Exception) -> str:
     """Return what an error says; one that is no user's mistake is named."""
     text = str(error)

@@ -22,6 +22,8 @@ from vbreg.cli.register import (
     WeightsOption,
     count_of,
 )
+from vbreg.errors import VBRegError
+from vbreg.types import SURE
 
 if TYPE_CHECKING:
     from vbreg.batch import BatchSummary
@@ -64,7 +66,8 @@ AddressOption = Annotated[
     typer.Option(help="The Ray cluster; auto is the one that this machine belongs to."),
 ]
 MinProbabilityOption = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="A less probable pose is doubtful.")
+    float | None,
+    typer.Option(min=0.0, max=1.0, help=f"A less probable pose is doubtful. Left out: {SURE:g}."),
 ]
 MemoryOption = Annotated[
     int, typer.Option(metavar="MB", min=1, help="What a worker keeps of clouds it has read.")
@@ -99,7 +102,7 @@ def batch(
     verify: VerifyOption = True,
     refine: RefineOption = None,
     retry: RetryOption = True,
-    min_probability: MinProbabilityOption = 0.9,
+    min_probability: MinProbabilityOption = None,
     memory: MemoryOption = 1024,
     overwrite: OverwriteOption = False,
     require_all: RequireAllOption = False,
@@ -112,6 +115,11 @@ def batch(
     """
     from vbreg.batch import BatchSettings, register_table
 
+    if min_probability is not None and not verify:
+        raise VBRegError(
+            f"--min-probability {min_probability:g} with --no-verify: nothing tells how probable "
+            "the poses are; leave one of them out"
+        )
     settings = BatchSettings(
         weights=weights,
         descriptor=descriptor,
@@ -123,7 +131,7 @@ def batch(
         retry=retry,
         voxel_size=voxel_size,
         preset=preset,
-        min_probability=min_probability,
+        min_probability=SURE if min_probability is None else min_probability,
         cache_bytes=memory * MEGABYTE,
     )
     done = register_table(

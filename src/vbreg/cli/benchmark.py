@@ -123,7 +123,7 @@ def benchmark(
         turned=rotate,
         seed=seed,
     )
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = names_of(methods)
     pairs = predict(
         settings,
         names,
@@ -132,7 +132,7 @@ def benchmark(
         device=device,
         limit=limit,
         every=every,
-        scenes=scenes.split(",") if scenes else None,
+        scenes=names_of(scenes) if scenes else None,
         workers=workers,
         quiet=quiet,
     )
@@ -142,3 +142,8 @@ def benchmark(
         console = stdout_console()
         console.print(terminal_table(rows, settings))
         print_row(console, "wrote", str(page.with_suffix(".html")))
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names in a text with commas between them, and blanks if you like."""
+    return [name.strip() for name in text.split(",") if name.strip()]

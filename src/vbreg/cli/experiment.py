@@ -17,6 +17,7 @@ from vbreg.cli.app import (
     command_line,
     examples,
 )
+from vbreg.cli.benchmark import names_of
 from vbreg.cli.console import print_row, stdout_console
 from vbreg.errors import VBRegError
 
@@ -104,8 +105,8 @@ def experiment(
         name,
         root,
         Runs(output, command_line(context), device, every, every_slow, seed, workers, quiet),
-        methods=methods.split(",") if methods else None,
-        choice=Choice(*(text.split(",") if text else None for text in (datasets, descriptors))),
+        methods=names_of(methods) if methods else None,
+        choice=Choice(*(names_of(text) if text else None for text in (datasets, descriptors))),
         weights=weights,
         training=_named_folders(training or []),
     )

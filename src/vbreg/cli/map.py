@@ -136,6 +136,13 @@ def locate(
         int, typer.Option(min=1, help="Fragments that a scan is registered to, at most.")
     ] = 5,
     min_probability: MinProbabilityOption = None,
+    descriptor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="What the map was described by, where its weights file lies elsewhere now.",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
 ) -> None:
@@ -153,7 +160,7 @@ def locate(
 
         stage("read map")
         begin = time.perf_counter()
-        place = Map.load(map_path, device=device)
+        place = Map.load(map_path, device=device, descriptor=descriptor)
         loading = time.perf_counter() - begin
 
         def find(path: Path) -> Aligned:

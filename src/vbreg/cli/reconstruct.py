@@ -19,7 +19,7 @@ from vbreg.cli.app import (
     examples,
 )
 from vbreg.cli.checks import check_outputs
-from vbreg.cli.console import complain, print_row, stdout_console
+from vbreg.cli.console import collected_warnings, complain, print_row, stdout_console
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
 from vbreg.errors import VBRegError
 from vbreg.progress import progress
@@ -73,9 +73,8 @@ PairShareOption = Annotated[
     float | None,
     typer.Option(
         help="As many registrations as this share of all pairs, at most; pairs that are tried "
-        "again count again. Left out: 0.25, or 56 registrations where that is more.",
-        min=0.0,
-        max=1.0,
+        "again count again. Above 0 and at most 1. Left out: 0.25, or 56 registrations where that "
+        "is more.",
     ),
 ]
 RefineScansOption = Annotated[
@@ -147,7 +146,8 @@ def reconstruct(
         if report is not None:
             written += _write_report(report, found, files, command_line(context))
     if not quiet:
-        _print(stdout_console(), found, written, work)
+        kept = voxel_size is None and preset is None and work is not None
+        _print(stdout_console(), found, written, work, size_is_kept=kept)
     warn_of_scene(found)
     if require_all and len(found.components) > 1:
         raise typer.Exit(NOT_CONNECTED)
@@ -207,7 +207,11 @@ def _write_clouds(
 
     rest = [output.with_name(f"{output.stem}-{c + 1}{output.suffix}") for c in range(1, count)]
     for c, path in enumerate([output, *rest]):
-        cloud = merged_component(files, found, c, thin=thin, on_done=partial(_told, tell, found, c))
+        with collected_warnings() as said:
+            told = partial(_told, tell, found, c)
+            cloud = merged_component(files, found, c, thin=thin, on_done=told)
+        for warning in said:
+            complain("warning", f"{path}: {warning}")
         io.write(path, cloud, coordinates=coordinates)
     return [output, *rest]
 
@@ -228,14 +232,20 @@ def _write_report(
 
 
 def _print(
-    console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
+    console: Console,
+    found: Reconstruction,
+    written: Sequence[Path],
+    work: Path | None,
+    *,
+    size_is_kept: bool,
 ) -> None:
     """Print what was found, for people."""
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", found.components_in_words)
     print_row(console, "pairs", found.pairs_in_words)
     print_row(console, "edges", found.edges_in_words)
-    print_row(console, "voxel size", f"{found.voxel_size:g}")
+    kept = f" (estimated, and kept in {work} for the next run)" if size_is_kept else ""
+    print_row(console, "voxel size", f"{found.voxel_size:g}{kept}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
         print_row(console, "doubtful", f"{ends}: {edge.doubt} ({in_percent(edge.probability)})")

@@ -35,14 +35,15 @@ def run(
     if name not in NAMES:
         raise VBRegError(f"no experiment {name!r}; choose from {', '.join(NAMES)}")
     runs.output.mkdir(parents=True, exist_ok=True)
+    chosen = tables.installed_methods() if methods is None else methods
     if name == "table1":
-        return tables.table1(root, runs, methods or tables.installed_methods(), choice)
+        return tables.table1(root, runs, chosen, choice)
     if name == "table2":
-        return tables.table2(root, runs, methods or tables.installed_methods(), choice)
+        return tables.table2(root, runs, chosen, choice)
     if name == "table3":
         return tables.table3(root, runs, weights)
     if name == "figures":
-        return _figures(root, runs, methods or DRAWN_METHODS, training)
+        return _figures(root, runs, DRAWN_METHODS if methods is None else methods, training)
     return _theorem1(root, runs)
 
 

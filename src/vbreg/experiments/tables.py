@@ -366,6 +366,14 @@ def _with_weights(methods: Methods) -> tuple[Methods, dict[str, str]]:
     return chosen, {METHODS[method].title: NO_WEIGHTS for method in without}
 
 
+def _with_methods(plan: TablePlan, methods: Sequence[str]) -> TablePlan:
+    """Return the plan without the columns in which none of the methods runs."""
+    run = [column for column in plan.columns if any(map(column.runs, methods))]
+    why = f"none of the methods asked for ({', '.join(methods) or 'none is left'}) runs there"
+    idle = {column.title: why for column in plan.columns if column not in run}
+    return TablePlan(run, {**plan.left_out, **idle})
+
+
 def _drives(settings: Settings, root: Path, *, far: bool) -> tuple[str, ...]:
     """Return the drives whose pairs are 20 m apart, or those whose pairs are 10 m apart."""
     scenes = dict.fromkeys(open_sequence(settings, root).scenes)
@@ -405,9 +413,9 @@ def _table(
     that a run that is stopped leaves those that are done.
     """
     chosen, left_out = _with_weights(methods)
-    plan = replace(plan, left_out={**plan.left_out, **left_out})
-    _say_what_is_left_out(plan, quiet=runs.quiet)
     openers = openers_of(chosen)
+    plan = _with_methods(replace(plan, left_out={**plan.left_out, **left_out}), list(openers))
+    _say_what_is_left_out(plan, quiet=runs.quiet)
     jobs = [_job(column, openers, runs) for column in plan.columns]
     cells: list[Cell] = []
     start = time.perf_counter()

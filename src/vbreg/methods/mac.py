@@ -1,8 +1,9 @@
-"""MAC (Zhang et al., CVPR 2023): every maximal clique of compatible matches is a hypothesis.
+"""MAC (Zhang et al., CVPR 2023): maximal cliques of compatible matches are hypotheses.
 
-The largest clique is not always the right one. So all maximal cliques of a strict second-order
-compatibility graph are looked at; each match keeps the heaviest one it is in, each of these gives a
-pose, and the matches vote on the poses.
+The largest clique is not always the right one. So the maximal cliques of a strict second-order
+compatibility graph are looked at, all of them or as many as a bounded search finds, one for each
+match at least; each match keeps the heaviest one it is in, each of these gives a pose, and the
+matches vote on the poses.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from vbreg.scenes.graph import (
 from vbreg.types import LIKELY, Bool, Float64, Int64
 
 SURE_EDGE = 0.97  # probability from which on an edge is believed by itself
-MIN_EVIDENCE = 3.0  # of a join: that of one edge of 95 %, or of two of 78 % that agree
+MIN_EVIDENCE = 3.0  # of a join: that of one edge of 95.1 %, or of two of 78 % that agree
 MAX_RIVAL = 0.5  # of the evidence, that edges which contradict it may have together
 MAX_PROBABILITY = 0.999  # that an edge counts with: nobody knows better
 MAX_ROUNDS = 50  # of joining; each joins at least two groups

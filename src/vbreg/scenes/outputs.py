@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from vbreg import __version__, io
 from vbreg.clouds import voxel_index
-from vbreg.errors import FileFormatError
+from vbreg.errors import FileFormatError, VBRegWarning
 from vbreg.inputs import positive_number
 from vbreg.scenes.graph import information_of
 from vbreg.scenes.results import Reconstruction, counted
@@ -131,18 +132,21 @@ def merged_component(
 ) -> PointCloud:
     """Return the scans of a component as one cloud, with what every scan has of each point.
 
-    The attribute `scan` is the number of the scan. With `thin`, one point a voxel of this size is
+    The attribute `scan` is the number of the scan; others that not all scans have are left out,
+    with a warning. With `thin`, one point a voxel of this size is
     kept of each scan. Files are read one after the other: memory holds one, and what is kept.
     """
     if thin is not None:
         positive_number(thin, "thin")
     points: list[Float64] = []
     columns: dict[str, list[NDArray[Any]]] = {}
+    seen: set[str] = set()
     for done, k in enumerate(found.components[component], start=1):
         given = clouds[k]
         cloud = given if isinstance(given, PointCloud) else io.read(given)
         cloud = cloud.selected(_kept(cloud, thin)).transformed(found.T_world_scan[k])
         own = {**cloud.attributes, "scan": np.full(len(cloud), k, dtype=np.int32)}
+        seen |= set(own)
         columns = columns if points else {name: [] for name in own}
         columns = {
             name: [*parts, own[name]]
@@ -151,6 +155,9 @@ def merged_component(
         }
         points.append(cloud.points)
         on_done(done)
+    if others := sorted(seen - set(columns)):
+        text = f"the merged cloud is without {', '.join(others)}, which not all scans have"
+        warnings.warn(text, VBRegWarning, stacklevel=2)
     # Column by column, so that memory does not hold everything twice.
     attributes = {name: np.concatenate(columns.pop(name)) for name in list(columns)}
     return PointCloud(np.concatenate(points), attributes)

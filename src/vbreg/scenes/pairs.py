@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ class PairResult:
     determined: bool
     alternatives: tuple[Alternative, ...] = ()
     guided: bool = False  # by a guess: its probability is that of a pose near the guess
+    failure: str | None = None  # why there is no pose
 
     @staticmethod
     def of(source: int, target: int, found: Registration, guided: bool = False) -> PairResult:
@@ -53,9 +53,12 @@ class PairResult:
         )
 
     @staticmethod
-    def failed(source: int, target: int, guided: bool = False) -> PairResult:
+    def failed(
+        source: int, target: int, guided: bool = False, failure: str | None = None
+    ) -> PairResult:
         """Return a pair that no pose was found for."""
-        return PairResult(source, target, np.eye(4), np.eye(6), 0.0, 0.0, False, (), guided)
+        nothing = PairResult(source, target, np.eye(4), np.eye(6), 0.0, 0.0, False)
+        return replace(nothing, guided=guided, failure=failure)
 
     def as_row(self, key: str) -> dict[str, Any]:
         """Return the result as JSON's types; scans are known by the key."""
@@ -71,6 +74,7 @@ class PairResult:
                 for a in self.alternatives
             ],
             "guided": self.guided,
+            "failure": self.failure,
         }
 
     @staticmethod
@@ -89,6 +93,7 @@ class PairResult:
                 for a in row["alternatives"]
             ),
             bool(row["guided"]),
+            row["failure"],
         )
 
 
@@ -132,22 +137,22 @@ def _registered(
 ) -> list[PairResult]:
     """Return the poses of pairs that are solved together."""
     matched: dict[tuple[int, int], MatchedClouds] = {}
+    found: dict[tuple[int, int], Registration | VBRegError] = {}
     for source, target in pairs:
-        with suppress(VBRegError):  # too few matches
+        try:
             matched[source, target] = match_clouds(scans[source], scans[target], scale)
+        except VBRegError as error:  # too few matches
+            found[source, target] = error
     limits = [guesses[pair].constraints() if pair in guesses else None for pair in matched]
     solved = model.solve_each(list(matched.values()), constraints=limits)
-    found = {
-        pair: result
-        for pair, result in zip(matched, solved, strict=True)
-        if not isinstance(result, VBRegError)  # no matches within the limits
-    }
-    return [
-        PairResult.of(*pair, found[pair], pair in guesses)
-        if pair in found
-        else PairResult.failed(*pair, pair in guesses)
-        for pair in pairs
-    ]
+    found |= zip(matched, solved, strict=True)  # an error where no matches are within the limits
+    return [_result(pair, found[pair], pair in guesses) for pair in pairs]
+
+
+def _result(pair: tuple[int, int], found: Registration | VBRegError, guided: bool) -> PairResult:
+    if isinstance(found, VBRegError):
+        return PairResult.failed(*pair, guided, str(found))
+    return PairResult.of(*pair, found, guided)
 
 
 class PairStore:

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vbreg import __version__, io, pretrained
 from vbreg.backends import devices
-from vbreg.clouds import estimate_voxel_size
 from vbreg.descriptors import Descriptor, DescriptorChoice, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import Cloud
@@ -33,9 +31,8 @@ from vbreg.scenes.pairs import PairStore
 from vbreg.scenes.results import Reconstruction
 from vbreg.scenes.retrieval import similarities
 from vbreg.scenes.search import Progress, SceneSearch, pair_budget
+from vbreg.scenes.sizes import common_scale
 from vbreg.streaming import local_cloud
-
-MAX_SIZED = 12  # scans that the voxel size is estimated from
 
 
 def reconstruct(
@@ -58,12 +55,15 @@ def reconstruct(
     registered, then those that the poses found so far suggest, some of them again: at most as many
     registrations as `pair_share` of all pairs; left out, a quarter, or 56 where that is more. With
     `refine`, overlapping scans are laid onto each other exactly at the end. `work` is a folder for
-    results of pairs: the same call goes on where it was ended, and scans may be added. The other
+    results of pairs: the same call goes on where it was ended, and scans may be added; an estimated
+    voxel size is kept there, too. The other
     options are those of `register`. `on_progress` is told a stage, how much of it is done and how
     much there is.
     """
     if pair_share is not None and not 0 < pair_share <= 1:
-        raise VBRegError(f"pair_share {pair_share!r}: expected a share of all pairs in 0..1")
+        raise VBRegError(
+            f"pair_share {pair_share!r}: expected a share of all pairs, above 0 and at most 1"
+        )
     clouds, names = _listed(scans)
     tell = on_progress or (lambda stage, done, total: None)
     if model is None:
@@ -72,7 +72,12 @@ def reconstruct(
     elif weights is not None:
         raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
     compute = descriptor_named(descriptor)
-    scale = _scale(clouds, voxel_size, preset, tell)
+    work = None if work is None else Path(work)
+    scale = common_scale(
+        *(clouds, names, voxel_size, preset),
+        work=work,
+        on_sized=lambda done, total: tell("voxel size", done, total),
+    )
     described, keys = _described(clouds, names, scale, compute, preset, model, tell)
     settings = {
         "voxel_size": scale.voxel_size,
@@ -83,7 +88,7 @@ def reconstruct(
         "descriptor": [compute.name, compute.fingerprint],
         "preset": preset,
     }
-    store = PairStore(None if work is None else Path(work), settings, keys)
+    store = PairStore(work, settings, keys)
     similarity = similarities(described, lambda done: tell("compare", done, len(described)))
     search = SceneSearch(described, scale, model, store, similarity, tell)
     search.run(pair_budget(len(names), pair_share))
@@ -126,23 +131,6 @@ def _key(name: str, *content: Tensor) -> str:
     for part in content:
         digest.update(part.cpu().numpy().tobytes())
     return f"{name} {digest.hexdigest()[:12]}"
-
-
-def _scale(
-    clouds: Sequence[Cloud], voxel_size: float | None, preset: PresetName | None, tell: Progress
-) -> Scale:
-    """Return the given scale, or the middle one of those that suit some of the scans."""
-    if voxel_size is not None:
-        return Scale(voxel_size)
-    if preset is not None:
-        return Scale.of_preset(preset)
-    some = range(0, len(clouds), -(-len(clouds) // MAX_SIZED))
-    sizes = []
-    for k in some:
-        points = local_cloud(clouds[k], f"scan {k}").points
-        sizes.append(estimate_voxel_size(points, points))
-        tell("voxel size", len(sizes), len(some))
-    return Scale(float(f"{np.median(sizes):.1e}"))
 
 
 def _described(

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from vbreg.errors import VBRegError
 from vbreg.matching import DescribedCloud
 from vbreg.model import VBReg
 from vbreg.motions import inverse, logarithm
@@ -32,7 +33,7 @@ from vbreg.scenes.overlaps import (
 from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
 from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
-from vbreg.types import Bool, Float64
+from vbreg.types import Float64, Int64
 
 PAIR_SHARE = 0.25  # of all pairs: so many registrations, if nothing else is said,
 FEW_REGISTRATIONS = 56  # or so many, where that is more: of 8 scans, each pair twice
@@ -94,7 +95,10 @@ class SceneSearch:
         return len(self.found) + len(self.again)
 
     def run(self, budget: int) -> None:
-        """Register pairs, at most `budget` times, until nothing more is to be gained."""
+        """Register pairs, at most `budget` times, until nothing more is to be gained.
+
+        Where no pair could be registered, the error of the first is raised.
+        """
         self._register([_Try(p) for p in first_pairs(self.similarity, PARTNERS, budget)])
         self._join()
         for _ in range(MAX_ROUNDS):
@@ -103,6 +107,12 @@ class SceneSearch:
                 break
             self._register(more)
             self._join()
+        failures = [result.failure for result in self.found.values()]
+        if failures and failures[0] is not None and None not in failures:
+            raise VBRegError(
+                f"none of {len(failures)} pairs of scans could be registered; the first: "
+                f"{failures[0]}"
+            )
 
     def edges(self) -> tuple[PoseEdges, list[PairResult]]:
         """Return every pose that is worth hearing, and the pair that each is of."""
@@ -146,28 +156,30 @@ class SceneSearch:
         (self.found if each.guess is None else self.again)[each.pair] = result
 
     def _join(self) -> None:
-        """Solve the graph; cut bridges that further pairs refute, and solve it again."""
+        """Solve the graph; while further pairs refute a bridge, cut it and solve it again."""
         edges, _ = self.edges()
         self.joined = join_scans(len(self.scans), edges)
-        refuted = self._refuted(edges)
-        if refuted:
+        while refuted := self._refuted(edges):
             self.cut |= refuted
             edges, _ = self.edges()
             self.joined = join_scans(len(self.scans), edges)
 
     def _refuted(self, edges: PoseEdges) -> set[tuple[int, int]]:
-        """Return bridges across which pairs should overlap, were tried again, and do not fit."""
-        solution = self.joined.solution
-        kept = edges.take(solution.kept)
-        found: set[tuple[int, int]] = set()
+        """Return bridges across which pairs should overlap, were tried again, and do not fit.
+
+        Those with the most tries alone: a wrong bridge makes tries fail that cross others, too.
+        """
+        kept = edges.take(self.joined.solution.kept)
+        refuted: dict[tuple[int, int], int] = {}
         for e in np.flatnonzero(bridges(len(self.scans), kept)).tolist():
-            side = _side(len(self.scans), kept, e)
-            across = [r for (s, t), r in self.again.items() if side[s] != side[t]]
+            sides = _sides(len(self.scans), kept, e)
+            across = [r for pair, r in self.again.items() if _crosses(pair, sides)]
             failed = [r for r in across if r.probability < 0.5]
             if len(failed) >= REFUTED and len(failed) == len(across):
                 s, t = int(kept.source[e]), int(kept.target[e])
-                found.add((min(s, t), max(s, t)))
-        return found
+                refuted[min(s, t), max(s, t)] = len(failed)
+        most = max(refuted.values(), default=0)
+        return {pair for pair, count in refuted.items() if count == most}
 
     def _next(self, left: int) -> list[_Try]:
         """Return the pairs to try next: where the graph is thin, and between components."""
@@ -190,13 +202,16 @@ class SceneSearch:
         for s, t in joined:
             degree[[s, t]] += 1
         threads = bridges(len(self.scans), kept)
-        sides = [_side(len(self.scans), kept, e) for e in np.flatnonzero(threads).tolist()]
+        split = [_sides(len(self.scans), kept, e) for e in np.flatnonzero(threads).tolist()]
         wanted = [
             (s, t)
             for s, t in pairs_within(solution.component)
             if (s, t) not in joined
             and (s, t) not in self.again
-            and (min(degree[s], degree[t]) < MIN_LOOPS or any(side[s] != side[t] for side in sides))
+            and (
+                min(degree[s], degree[t]) < MIN_LOOPS
+                or any(_crosses((s, t), sides) for sides in split)
+            )
         ]
         shared = overlaps(self.surfaces, solution.T_world_scan, wanted, self.scale)
         found: list[_Try] = []
@@ -319,10 +334,17 @@ class SceneSearch:
         return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
 
 
-def _side(scans: int, edges: PoseEdges, bridge: int) -> Bool:
-    """Tell (K,) which scans lie on the source's side of a bridge; those of others do not."""
+def _sides(scans: int, edges: PoseEdges, bridge: int) -> Int64:
+    """Return (K,) 1 for scans on the source's side of a bridge, -1 on the target's, else 0."""
     label = components(scans, edges.take(np.arange(len(edges)) != bridge))
-    return np.asarray(label == label[edges.source[bridge]])
+    ends = (label == label[end] for end in (edges.source[bridge], edges.target[bridge]))
+    source, target = (side.astype(np.int64) for side in ends)
+    return np.asarray(source - target)
+
+
+def _crosses(pair: tuple[int, int], sides: Int64) -> bool:
+    """Tell whether a pair has one scan on either side (K,) of a bridge."""
+    return bool(sides[pair[0]] * sides[pair[1]] == -1)
 
 
 def _joined(exact: PoseEdges, rough: PoseEdges) -> PoseEdges:
