@@ -15,7 +15,7 @@ from vbreg.backends.devices import chunk_size
 from vbreg.constraints import Constraints
 from vbreg.errors import VBRegError
 from vbreg.io.tables import Table
-from vbreg.matching import DescribedCloud, MatchedClouds, match_clouds
+from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, MatchedClouds, match_clouds
 from vbreg.model import GIVEN_TOGETHER, GIVEN_TOGETHER_CPU, VBReg
 from vbreg.scale import Scale
 from vbreg.types import Alternative, Float64, Registration
@@ -140,11 +140,14 @@ def _registered(
     found: dict[tuple[int, int], Registration | VBRegError] = {}
     for source, target in pairs:
         try:
-            matched[source, target] = match_clouds(scans[source], scans[target], scale)
+            ends = scans[source], scans[target]
+            matched[source, target] = match_clouds(*ends, scale, max_matches=None)
         except VBRegError as error:  # too few matches
             found[source, target] = error
     limits = [guesses[pair].constraints() if pair in guesses else None for pair in matched]
-    solved = model.solve_each(list(matched.values()), constraints=limits)
+    solved = model.solve_each(
+        list(matched.values()), constraints=limits, max_correspondences=MAX_CORRESPONDENCES
+    )
     found |= zip(matched, solved, strict=True)  # an error where no matches are within the limits
     return [_result(pair, found[pair], pair in guesses) for pair in pairs]
 
