@@ -122,8 +122,8 @@ ALLOWED = {
         "pretrained refinement registrar scale streaming surfaces types uncertainty web_page"
     ),
     "maps": (
-        "clouds descriptors errors frames inputs io matching model pair_problem registrar scale "
-        "scenes streaming types weights_file"
+        "descriptors errors inputs io matching model pair_problem registrar scale scenes streaming "
+        "types weights_file"
     ),
     "batch": (
         "backends constraints descriptors errors frames inputs io matching model pretrained "
