@@ -376,11 +376,11 @@ def descriptors(found: Results) -> str:
     return table(header, body)
 
 
-def verified(found: Results, names: Sequence[str] = DESCRIPTORS) -> str:
+def verified(found: Results) -> str:
     """What the choice by the clouds and the refinement add: recall in %, and mean errors."""
     body, used = [], []
     compared = found.rows("table1", over=REFERENCE)
-    for dataset, descriptor in (column for column in found.columns() if column[1] in names):
+    for dataset, descriptor in found.columns():
         before, after = (
             compared.get(Key(dataset, descriptor, method)) for method in (REFERENCE, "register")
         )
@@ -754,7 +754,6 @@ TABLES: Mapping[str, Table] = {
     "descriptors": descriptors,  # table1/*/table1.csv
     "shipped": shipped,  # table1/*/table1.csv
     "verified": verified,  # table1/*/table1.csv
-    "verified-learned": partial(verified, names=("learned",)),
     **{f"points-{slug(name)}": partial(points, descriptor=name) for name in SAMPLED},
     "fewest-points": fewest_points,  # table2/*/table2.csv
     "ablation-search": partial(ablation, name="table3_search"),  # table3/table3_search.csv
