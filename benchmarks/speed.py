@@ -41,7 +41,7 @@ from vbreg.registration import register
 from vbreg.scale import Scale
 from vbreg.types import Correspondences, Registration
 
-OURS = ("vbreg", "register")
+OURS = ("vbreg", "verified")
 PEERS = tuple(n for n, entry in METHODS.items() if entry.needs == "matches" and n not in OURS)
 SIZES = (250, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 KISS = "KISS-Matcher"
@@ -395,7 +395,7 @@ def main() -> None:
     settings = Settings.of("3dmatch", descriptor="fpfh")
     every = max(1, 820 // options.pairs)
     problems = list(labelled_problems(settings, options.root, device=device, every=every))
-    names = [*(f"vbreg:{name}" for name in weights), "register"]
+    names = [*(f"vbreg:{name}" for name in weights), "verified"]
     names += [p for p in PEERS if available(p)]
     typical = min(problems, key=lambda p: abs(len(p.right) - 5000))
     sizes = [n for n in SIZES if n <= options.most]

@@ -70,7 +70,7 @@ class Marker:
 
     @property
     def ours(self) -> bool:
-        return self.name.partition(":")[0] in ("vbreg", "register")
+        return self.name.partition(":")[0] in ("vbreg", "verified", "register")
 
 
 def plain_title(method: str) -> str:

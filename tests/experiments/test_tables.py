@@ -294,10 +294,10 @@ def test_columns_in_which_no_method_runs_are_left_out_with_a_sentence(
     why = "none of the methods asked for (kiss-matcher) runs there"
     assert kept.left_out == {"3DMatch, learned": why}
     assert tables._with_methods(plan, ["sm"]) == plan
-    with pytest.raises(VBRegError, match=r"no column is left.*asked for \(register\) runs"):
-        tables.table2(data, runs(tmp_path), ["register"], tables.Choice(descriptors=["fpfh"]))
+    with pytest.raises(VBRegError, match=r"no column is left.*asked for \(verified\) runs"):
+        tables.table2(data, runs(tmp_path), ["verified"], tables.Choice(descriptors=["fpfh"]))
     choice = tables.Choice(["3dmatch"], ["fpfh", "stored_matches"])
-    tables.table1(data, runs(tmp_path), ["register"], choice)
+    tables.table1(data, runs(tmp_path), ["verified"], choice)
     assert {row["column"] for row in read_csv(tmp_path / "table1.csv")} == {"3DMatch, FPFH"}
 
 
@@ -353,7 +353,7 @@ def test_stored_matches_are_columns_where_they_lie_beside_the_fragments(
         datasets = list(tables.INDOOR) if count == 1 else ["3DLoMatch"] * count
         assert [c.dataset for c in columns] == datasets
         for column in columns:
-            of_clouds = (*tables.LOOK_AT_CLOUDS, "from-clouds", "kiss-matcher")
+            of_clouds = (*tables.LOOK_AT_CLOUDS, "register", "kiss-matcher")
             assert not any(column.runs(name) for name in of_clouds)
             assert column.runs("vbreg:fast")
             assert column.runs("sc2pcr")

@@ -23,9 +23,9 @@ OURS = (
     *("trde", "dhvr", "ransac", "sm"),
 )
 OTHERS = ("teaser-official", "ransac-open3d", "fgr")
-# Not of matches alone: test_bindings.py has kiss-matcher, which does its own matching; `register`
-# and from-clouds are compared with what users are given.
-APART = ("register", "from-clouds", "kiss-matcher")
+# Not of matches alone: test_bindings.py has kiss-matcher, which does its own matching; `verified`
+# and `register` are compared with what users are given.
+APART = ("verified", "register", "kiss-matcher")
 
 
 def parameters(*names: str) -> list[object]:

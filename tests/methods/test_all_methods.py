@@ -255,7 +255,7 @@ def test_matched_clouds_are_reported_with_their_indices(name: str, matched: Prob
     ("name", "weights", "verify"),
     [
         pytest.param("vbreg", "universal", False, marks=pytest.mark.slow),
-        ("register", "fast", True),
+        ("verified", "fast", True),
     ],
 )
 def test_ours_among_the_methods_are_register(
@@ -278,10 +278,10 @@ def test_ours_among_the_methods_are_register(
     np.testing.assert_array_equal(ours.inliers, users.inliers)
 
 
-def test_from_clouds_is_register_whatever_the_given_matches(matched: Problem) -> None:
+def test_the_method_register_is_the_call_whatever_the_given_matches(matched: Problem) -> None:
     """The pose is that of the call with the default descriptor; given matches only judge it."""
     source, target, _ = bumpy_clouds()
-    found = opened("from-clouds")(matched)
+    found = opened("register")(matched)
     users = register(source, target, voxel_size=TAU / 2, device="cpu")
     np.testing.assert_allclose(found.T_target_source, users.T_target_source, atol=1e-9)
     assert found.correspondences is matched.correspondences
@@ -289,21 +289,21 @@ def test_from_clouds_is_register_whatever_the_given_matches(matched: Problem) ->
     east, north = np.array([1e6, 0.0, 0.0]), np.array([0.0, 1e6, 0.0])
     shifted = source + east, target - north
     matches = [end[:20] for end in shifted]
-    far = opened("from-clouds")(Problem.of_points(*matches, TAU, scans=shifted))
+    far = opened("register")(Problem.of_points(*matches, TAU, scans=shifted))
     expected = register(*shifted, voxel_size=TAU / 2, device="cpu").T_target_source
     np.testing.assert_allclose(far.T_target_source, expected, atol=1e-6)
 
 
-def test_from_clouds_finds_no_pose_where_register_raises() -> None:
+def test_the_method_register_finds_no_pose_where_the_call_raises() -> None:
     points = np.random.default_rng(0).random((20, 3))
-    found = opened("from-clouds")(Problem.of_points(points, points, 1e-3, scans=(points, points)))
+    found = opened("register")(Problem.of_points(points, points, 1e-3, scans=(points, points)))
     assert not found.determined
 
 
-def test_from_clouds_asks_for_clouds() -> None:
+def test_the_method_register_asks_for_clouds() -> None:
     points = make_problem(10).source
-    with pytest.raises(VBRegError, match="'from-clouds' finds its own matches: give the problem"):
-        opened("from-clouds")(posed(points, points))
+    with pytest.raises(VBRegError, match="'register' finds its own matches: give the problem"):
+        opened("register")(posed(points, points))
 
 
 def test_two_matches_are_too_few() -> None:

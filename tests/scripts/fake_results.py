@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vbreg.experiments.tables import DESCRIBED, INDOOR, OUTDOOR, POINTS, REFERENCE, Cell
 
-METHODS = (REFERENCE, "vbreg", "register", "sc2pcr", "mac", "ransac")
+METHODS = (REFERENCE, "vbreg", "verified", "sc2pcr", "mac", "ransac")
 PAIRS = 100
 SLOW = {  # sees few pairs, which are easy
     "pairs": 25,

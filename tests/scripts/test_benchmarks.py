@@ -121,7 +121,7 @@ def test_speed_is_measured_and_written(
         with (output / f"{name}.csv").open(newline="") as file:
             rows[name] = list(csv.DictReader(file))
         assert all(float(row["median_ms"]) > 0 for row in rows[name])
-    methods = ["vbreg:fast", "register", "sc2pcr", "sm"]
+    methods = ["vbreg:fast", "verified", "sc2pcr", "sm"]
     assert [row["method"] for row in rows["matches"]] == methods
     assert {row["backend"] for row in rows["matches"]} == {"cpu"}
     assert [row["right"] for row in rows["matches"]][:3] == ["1/1"] * 3

@@ -132,7 +132,7 @@ def test_a_lead_over_something_else_is_no_lead_over_the_reference(tree: Path) ->
 
     def change(row: dict[str, str]) -> dict[str, str]:
         other = {"over": "sc2pcr", "lead": "0.3"}
-        return {**row, **other} if row["method"] in ("mac", "register") else row
+        return {**row, **other} if row["method"] in ("mac", "verified") else row
 
     edit_csv(tree / "docs/results/table1/made_up/table1.csv", change)
     assert run(tree).returncode == 0
@@ -154,7 +154,7 @@ def test_a_lead_over_something_else_is_no_lead_over_the_reference(tree: Path) ->
 def test_the_call_stands_beside_what_it_is_made_of(tree: Path) -> None:
     """On its own matches; a data set on which it was not run has no row."""
     results = tree / "docs/results"
-    fake_results.write(results, "table1", "call", ("from-clouds",), "cpu", 0.75, ("as register",))
+    fake_results.write(results, "table1", "call", ("register",), "cpu", 0.75, ("as register",))
     edit_csv(
         results / "table1/call/table1.csv",
         lambda row: {**row, "dataset": "3DMatch"} if row["dataset"] == "3DLoMatch" else row,

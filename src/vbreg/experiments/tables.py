@@ -56,7 +56,7 @@ FAR_DRIVE = "_20m"  # how folders of pairs 20 m apart end; the pairs of all othe
 REFERENCE = "vbreg:fast"  # what methods are compared with, where it runs
 SLOW = ("mac", "teaser", "teaser-official", "trde")  # a few tenths of a second a pair, or more
 FEW_PAIRS = 200  # of a column; up to so many, slow methods see all
-LOOK_AT_CLOUDS = ("register", "sc2pcr++")  # without clouds these are `vbreg:fast` and `sc2pcr`
+LOOK_AT_CLOUDS = ("verified", "sc2pcr++")  # without clouds these are `vbreg:fast` and `sc2pcr`
 ABLATION = "configs/ablation"
 NETWORKS = {
     "sc_xyz": "SCNonlocal, xyz",
@@ -107,11 +107,11 @@ class Column:
         """Tell whether a method has something of its own to show here."""
         name = method.partition(":")[0]
         if name in METHODS and METHODS[name].needs == "clouds":  # it makes its own matches
-            shown = self.descriptor == (AS_REGISTER if name == "from-clouds" else "FPFH")
+            shown = self.descriptor == (AS_REGISTER if name == "register" else "FPFH")
             return shown and self.settings.points is None
         if stored_name(self.settings.descriptor):
             return name not in LOOK_AT_CLOUDS
-        return name != "register" or self.settings.points is None
+        return name != "verified" or self.settings.points is None
 
 
 @dataclass(frozen=True)

@@ -44,21 +44,21 @@ _ENTRIES = (
         open_weights=_opener("vbreg", "open_weights"),
     ),
     MethodEntry(
-        name="register",
-        title="vbreg.register",
+        name="verified",
+        title="VBReg, verified",
         about="VBReg, then choice by the clouds and refinement; without clouds, as vbreg:fast",
         paper="this package",
         open=_opener("vbreg", "open_verified"),
         open_weights=_opener("vbreg", "open_verified_weights"),
     ),
     MethodEntry(
-        name="from-clouds",
-        title="vbreg.register, from clouds",
+        name="register",
+        title="vbreg.register",
         about="the call as users make it: its own matches, and more attempts where a pose is in "
         "doubt",
         paper="this package",
-        open=_opener("from_clouds"),
-        open_weights=_opener("from_clouds", "open_weights"),
+        open=_opener("register"),
+        open_weights=_opener("register", "open_weights"),
         needs="clouds",
     ),
     MethodEntry(

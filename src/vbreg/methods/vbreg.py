@@ -15,7 +15,7 @@ from vbreg.verification import shipped_judge
 
 @dataclass(frozen=True, eq=False)
 class VBRegMethod:
-    """Solves matched clouds as `vbreg.register` does, and given matches as `estimate`.
+    """Solves matched clouds as one attempt of `vbreg.register`, and given matches as `estimate`.
 
     `verify` is the choice by the clouds and the refinement on them; without, it is the paper's
     method, to which the matches are all.
@@ -45,12 +45,12 @@ def open_weights(device: torch.device, path: str) -> Method:
 
 
 def open_verified(device: torch.device) -> Method:
-    """Open what `vbreg.register` does by default."""
+    """Open VBReg with verification and refinement, in one attempt on the given matches."""
     return open_verified_weights(device, pretrained.DEFAULT)
 
 
 def open_verified_weights(device: torch.device, path: str) -> Method:
-    """Open what `vbreg.register` does, with the weights of a name or a file."""
+    """Open the same with the weights of a name or a file."""
     model = VBReg.from_pretrained(path, device=device)
     identity = f"{pretrained.fingerprint(path)} {shipped_judge().fingerprint}"
     return VBRegMethod(model, identity, verify=True)

@@ -22,7 +22,7 @@ from vbreg.verification import shipped_judge
 
 
 @dataclass(frozen=True, eq=False)
-class FromClouds:
+class RegisterMethod:
     """Registers the scans of a problem, at the voxel size that its threshold stands for."""
 
     model: VBReg
@@ -32,7 +32,7 @@ class FromClouds:
         return LocalMethod(self._solve, self.model.device)(problem)
 
     def _solve(self, task: Task) -> Answer:
-        scans = task.problem.given_scans("from-clouds")
+        scans = task.problem.given_scans("register")
         size = Scale.of_threshold(task.problem.inlier_threshold).voxel_size
         try:
             found = register(*scans, voxel_size=size, model=self.model)
@@ -50,4 +50,4 @@ def open_(device: torch.device) -> Method:
 def open_weights(device: torch.device, path: str) -> Method:
     """Open `register` with the weights of a name or a file."""
     identity = f"{pretrained.fingerprint(path)} {shipped_judge().fingerprint}"
-    return FromClouds(VBReg.from_pretrained(path, device=device), identity)
+    return RegisterMethod(VBReg.from_pretrained(path, device=device), identity)
