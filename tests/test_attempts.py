@@ -27,7 +27,16 @@ from vbreg.attempts import (
     worth_another_size,
 )
 from vbreg.geometry import procrustes
-from vbreg.types import Alternative, Correspondences, Registration, in_percent
+from vbreg.types import (
+    FREE_ODDS,
+    Alternative,
+    Correspondences,
+    FreeDirection,
+    Registration,
+    Uncertainty,
+    in_percent,
+    odds_times,
+)
 
 
 def judged(p: float | None, size: float | None = 0.05) -> Registration:
@@ -100,6 +109,39 @@ def test_another_voxel_size_is_tried_for_what_is_not_trusted() -> None:
     assert more_probable(low, high) is more_probable(high, low) is high
     assert more_probable(low, error) is low
     assert more_probable(error, high) is error
+
+
+def test_a_pose_with_which_hardly_any_match_agrees_does_not_win() -> None:
+    """A judge may find few points on few others probable."""
+    points = np.zeros((40, 3))
+    low = judged(0.1)
+    high = replace(
+        judged(0.9),
+        correspondences=Correspondences(points, points),
+        inliers=np.arange(40) < 3,
+    )
+    assert more_probable(low, high) is low
+    better = replace(high, inliers=np.arange(40) < 20)
+    assert more_probable(low, better) is better
+
+
+def test_clouds_that_fill_a_volume_are_looked_at_at_another_size() -> None:
+    """Whatever the probability: the voxels may be too large for surfaces to be seen."""
+    thick = replace(judged(0.99), volume_shares=(0.2, 0.9))
+    assert worth_another_size(thick)
+    assert not worth_another_size(replace(thick, volume_shares=(0.2, 0.4)))
+
+
+def test_what_lowers_a_probability_lowers_that_of_its_mirror_image_alike() -> None:
+    free = Uncertainty(np.eye(6), (FreeDirection("slides", (1.0, 0.0, 0.0)),))
+    found = replace(judged(0.8), uncertainty_given=free)
+    by_hand = unless_mirrored(judged(0.8), judged(odds_times(0.9, FREE_ODDS)))
+    mirrored = unless_mirrored(found, judged(0.9))
+    both_free = unless_mirrored(found, replace(judged(0.9), uncertainty_given=free))
+    for result in (by_hand, mirrored, both_free):
+        assert isinstance(result, Registration)
+    assert mirrored.success_probability == pytest.approx(by_hand.success_probability)
+    assert both_free.success_probability < mirrored.success_probability  # lowered already
 
 
 @pytest.mark.parametrize("most", [1.05, 2.0, 7.0])

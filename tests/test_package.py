@@ -110,8 +110,8 @@ ALLOWED = {
         "recording solver surfaces timing types uncertainty verification voting"
     ),
     "registrar": (
-        "attempts clouds constraints descriptors errors frames inputs matching model pair_problem "
-        "scale timing types"
+        "attempts clouds constraints descriptors errors frames matching model pair_problem scale "
+        "timing types"
     ),
     "registration": (
         "backends constraints descriptors errors frames inputs matching model pretrained "

@@ -10,11 +10,12 @@ from tests.helpers import EAST, assert_pose_close, motion, move, surface
 from vbreg import Registration, VBReg, demo, register
 from vbreg.constraints import Constraints
 from vbreg.descriptors import descriptor_named
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.frames import LocalCloud
 from vbreg.matching import DescribedCloud, MatchedClouds, describe
-from vbreg.registrar import Registrar, Request, mirror_image, usual_viewpoint
-from vbreg.scale import PresetName
+from vbreg.pair_problem import as_free_as_seen
+from vbreg.registrar import Look, Registrar, Request, mirror_image, usual_viewpoint
+from vbreg.scale import PresetName, Scale
 
 
 def test_one_pair_of_several_fails_alone(fast: VBReg) -> None:
@@ -150,7 +151,7 @@ def test_a_wrong_constraint_is_not_forgiven_at_a_larger_voxel_size() -> None:
     assert Request.of(*clouds, max_scale=2.0).other_sizes() == ()
 
 
-def test_the_target_of_a_pair_is_described_once_at_each_voxel_size(
+def test_the_clouds_of_a_pair_are_described_once_at_each_voxel_size(
     fast: VBReg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mirror image of the source is laid upon what the first look found there."""
@@ -168,7 +169,78 @@ def test_the_target_of_a_pair_is_described_once_at_each_voxel_size(
     assert isinstance(found, Registration)
     assert found.mirrored_probability is not None  # so that there were two looks
     assert [cloud is clouds[1] for cloud in described].count(True) == 1
+    assert [cloud is clouds[0] for cloud in described].count(True) == 1
     assert len(described) == 3
     described.clear()
     registrar([request, request])
     assert len(described) == 8  # descriptions of many pairs are not kept
+
+
+@pytest.mark.parametrize(("cleaned", "kept"), [(0.3, False), (0.8, True)])
+def test_further_looks_leave_points_out_only_where_that_gave_a_trusted_pose(
+    monkeypatch: pytest.MonkeyPatch, cleaned: float, kept: bool
+) -> None:
+    """A pose that is hardly more probable without them does not cost the points."""
+    source, target, _ = demo.load()
+    trust, looks = [0.2, cleaned, 0.1, 0.1], []
+    solve = VBReg.solve_batch
+
+    def solved(self: VBReg, matched: list[MatchedClouds], **options: Any) -> list[Registration]:
+        found = solve(self, matched, **options)
+        given = {"success_probability": trust[len(looks)], "lone_shares": (0.5, 0.5)}
+        looks.append(matched[0])
+        return [replace(found[0], **given)]
+
+    monkeypatch.setattr(VBReg, "solve_batch", solved)
+    monkeypatch.setattr("vbreg.registrar.may_be_mirrored", lambda result: False)
+    spoilt = [strewn(each.points[::4], 0.3, seed) for seed, each in enumerate((source, target))]
+    found = register(*spoilt, voxel_size=0.05, device="cpu")
+    assert found.success_probability == max(0.2, cleaned)
+    assert len(looks) == (2 if kept else 3)
+    assert found.points_dropped[0] > 0
+
+
+@pytest.mark.parametrize("problem", [MemoryError("no memory"), RuntimeError("too many points")])
+def test_a_further_look_that_fails_leaves_the_first_result(fast: VBReg, problem: Exception) -> None:
+    """A descriptor, or memory, may not take as many points as smaller voxels give."""
+    source, target, _ = demo.load()
+
+    def described(cloud: LocalCloud, scale: Scale, **options: Any) -> DescribedCloud:
+        if scale.voxel_size < 0.3:
+            raise problem
+        return describe(cloud, scale, **options)
+
+    registrar = Registrar(fast, descriptor_named("learned"), describe=described)
+    clouds = [LocalCloud.of(each.points[::4], "a cloud") for each in (source, target)]
+    request = Request.of(*clouds, voxel_size=0.4)  # too large for a pose to be trusted
+    with pytest.warns(VBRegWarning, match=r"voxel size 0\.28.* failed and is left out"):
+        found = registrar([request])[0]
+    assert isinstance(found, Registration)
+    assert found.voxel_size == 0.4
+
+
+def test_what_is_free_already_is_not_doubted_twice(fast: VBReg) -> None:
+    """A bare plane, at any voxel size: what its own look sees as free counts once."""
+    rng = np.random.default_rng(0)
+    plane = np.c_[rng.uniform(-1, 1, (4000, 2)), rng.normal(0, 0.003, 4000)]
+    clouds = [LocalCloud.of(plane, "a cloud")] * 2
+    registrar = Registrar(fast, descriptor_named("learned"), retry=False)
+    first, smaller = (registrar([Request.of(*clouds, voxel_size=size)])[0] for size in (0.1, 0.07))
+    assert isinstance(first, Registration)
+    assert isinstance(smaller, Registration)
+    assert first.free_directions
+    assert smaller.free_directions
+    matched = registrar._matched(Look(Request.of(*clouds, voxel_size=0.1), Scale(0.1)))
+    assert as_free_as_seen(smaller, matched) is smaller
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_volume_of_points_is_never_trusted(seed: int) -> None:
+    """Any pose lays one box of points upon another, and a smaller voxel size hides none of it."""
+    rng = np.random.default_rng(seed)
+    boxes = [rng.random((3000, 3)) for _ in range(2)]
+    found = register(*boxes, device="cpu")
+    assert found.success_probability is not None
+    assert found.success_probability < 0.5
+    assert found.fills_volume
+    assert "fill a volume" in found.verdict

@@ -44,6 +44,7 @@ def test_register_gives_the_network_its_fpfh(feat_network: VariationalNonLocalNe
         model=model,
         descriptor="fpfh",
         max_correspondences=80,
+        retry=False,
     )
     fpfh, matches = [], result.correspondences
     for points, index in (

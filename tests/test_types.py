@@ -247,6 +247,13 @@ def test_strays_are_told_where_a_pose_is_not_trusted(p: float | None, told: bool
     assert not told or said[0].startswith("31 % of target")
 
 
+def test_points_that_fill_a_volume_are_told_whatever_the_probability() -> None:
+    thick = result(success_probability=0.95, overlap=0.5, volume_shares=(0.3, 0.82))
+    assert thick.fills_volume
+    assert "30 % of source, 82 % of target" in thick.reasons[0]
+    assert not result(success_probability=0.95, volume_shares=(0.3, 0.4)).fills_volume
+
+
 @pytest.mark.parametrize(
     ("p", "said"),
     [(0.0, "under 1 %"), (0.01, "1 %"), (0.5, "50 %"), (0.994, "99 %"), (1.0, "over 99 %")],

@@ -18,7 +18,14 @@ import torch
 
 from vbreg.errors import VBRegError
 from vbreg.geometry import procrustes
-from vbreg.types import LIKELY, MANY_LONE_POINTS, Float64, Registration
+from vbreg.types import (
+    FREE_ODDS,
+    LIKELY,
+    MANY_LONE_POINTS,
+    Float64,
+    Registration,
+    odds_times,
+)
 
 SMALLER_SIZE = 2**-0.5  # times a voxel size that was given: twice as many points on a surface
 TWICE, HALF = 2.0, 0.5  # times a voxel size that was estimated, which may be further off
@@ -44,10 +51,13 @@ def other_sizes(*, estimated: bool, constrained: bool) -> tuple[float, ...]:
 
 
 def worth_another_size(found: Registration | VBRegError) -> bool:
-    """Tell whether a pose is so little trusted that other voxel sizes are tried."""
-    if isinstance(found, VBRegError):
+    """Tell whether a pose is so little trusted that other voxel sizes are tried.
+
+    Where a cloud fills a volume, its voxels may be so large that surfaces cannot be seen.
+    """
+    if isinstance(found, VBRegError) or found.success_probability is None:
         return False
-    return found.success_probability is not None and found.success_probability < LIKELY
+    return found.success_probability < LIKELY or found.fills_volume
 
 
 def spoilt_by_lone_points(found: Registration | VBRegError) -> TypeGuard[Registration]:
@@ -61,8 +71,11 @@ def spoilt_by_lone_points(found: Registration | VBRegError) -> TypeGuard[Registr
 def more_probable(
     found: Registration | VBRegError, other: Registration | VBRegError
 ) -> Registration | VBRegError:
-    """Return the more probable of two results; an error, of too few points say, is none."""
-    if isinstance(found, VBRegError) or isinstance(other, VBRegError):
+    """Return the more probable of two results; an error, of too few points say, is none.
+
+    A pose with which hardly any match agrees does not win, however probable.
+    """
+    if isinstance(found, VBRegError) or isinstance(other, VBRegError) or other.hardly_matched:
         return found
     return other if _probability(other) > _probability(found) else found
 
@@ -87,6 +100,8 @@ def unless_mirrored(
         return found
     p, q = found.success_probability, image.success_probability or 0.0
     assert p is not None
+    if found.free_directions and not image.free_directions:  # what lowered p lowers q alike
+        q = odds_times(q, FREE_ODDS)
     odds, other = p / (1 - p), MIRRORED_ODDS * q / max(1 - q, 1e-9)
     none = 1 / (1 + odds + other)  # the share of neither
     return replace(

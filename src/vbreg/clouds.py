@@ -30,6 +30,7 @@ WELL_SURROUNDED = 0.9  # quantile of how many others are near a point, as within
 LONE_SHARE = 0.35  # of that number, below which a point lies on no surface,
 MIN_ON_SURFACE = 3  # and this number, itself included, which fixes a plane
 PRUNING_ROUNDS = 8  # of taking away what only lone points lie near
+THICK = 0.15  # share of the spread about a point that is along the normal; a third at the most
 OUTLIER_NEIGHBORS = 16
 OUTLIER_DEVIATIONS = 3.0
 MAX_SCALE_SAMPLE = 200_000  # points that suffice to estimate the scale
@@ -115,6 +116,7 @@ def normals(
     *,
     viewpoint: Tensor | None = None,  # (3,) from which all points were seen
     neighbors: Neighbors | None = None,  # as `radius_knn` finds them, where that is done
+    spread: Tensor | None = None,  # as `covariances` tells it, where that is done
 ) -> Tensor:
     """Return unit normals (N, 3) of points (N, 3): the least principal axis round each.
 
@@ -129,13 +131,23 @@ def normals(
         return points
     centroid = points.double().mean(0)
     x = points.double() - centroid  # (N, 3)
-    n = smallest_eigenvectors(_covariances(x, neighbors))
+    n = smallest_eigenvectors(covariances(points, neighbors) if spread is None else spread)
     if viewpoint is None:
         side = _surroundings(x, neighbors) - x + CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
     else:
         side = viewpoint.to(x) - centroid - x
     n = torch.where((n * side).sum(-1, keepdim=True) < 0, -n, n)
     return n.to(points.dtype)
+
+
+def covariances(points: Tensor, neighbors: Neighbors) -> Tensor:
+    """Return the covariance (N, 3, 3) float64 of the neighbourhood of each point (N, 3)."""
+    index, _, valid = neighbors
+    x = points.double() - points.double().mean(0)
+    weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)  # (N, k)
+    offset = (x[index] - x[:, None]) * weight[..., None].sqrt()  # (N, k, 3)
+    mean = (offset * weight[..., None].sqrt()).sum(1)  # (N, 3)
+    return offset.transpose(-1, -2) @ offset - mean[:, :, None] * mean[:, None, :]
 
 
 def smallest_eigenvectors(A: Tensor) -> Tensor:
@@ -178,6 +190,16 @@ def lone_points(neighbors: Neighbors, rounds: int = PRUNING_ROUNDS) -> Tensor:
         alone = alone | (company < least)
         company = (valid & ~alone[index]).sum(-1)
     return alone
+
+
+def in_volume(spread: Tensor, normals: Tensor) -> Tensor:
+    """Tell (N,) which points lie in a volume: others lie as far along the normal as across it.
+
+    `spread` is what `covariances` tells, and `normals` (N, 3) are unit.
+    """
+    n = normals.to(spread)
+    along = torch.einsum("ni,nij,nj->n", n, spread, n)
+    return along > THICK * spread.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def isolated_points(
@@ -319,15 +341,6 @@ def _voxel_keys(points: Tensor, voxel_size: float, low: Tensor, high: Tensor) ->
     _, ny, nz = (cells(high).long() + 1).unbind(-1)
     x, y, z = cells(points).long().unbind(-1)
     return (x * ny + y) * nz + z
-
-
-def _covariances(x: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the covariance (N, 3, 3) of the neighbourhood of each point of x (N, 3)."""
-    index, _, valid = neighbors
-    weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)  # (N, k)
-    offset = (x[index] - x[:, None]) * weight[..., None].sqrt()  # (N, k, 3)
-    mean = (offset * weight[..., None].sqrt()).sum(1)  # (N, 3)
-    return offset.transpose(-1, -2) @ offset - mean[:, :, None] * mean[:, None, :]
 
 
 def _surroundings(x: Tensor, neighbors: Neighbors) -> Tensor:

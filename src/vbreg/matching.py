@@ -19,7 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import NORMAL_NEIGHBORS, estimate_voxel_size, lone_points, normals
+from vbreg.clouds import (
+    NORMAL_NEIGHBORS,
+    covariances,
+    estimate_voxel_size,
+    in_volume,
+    lone_points,
+    normals,
+)
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
@@ -56,7 +63,9 @@ class DescribedCloud:
     origin: Float64  # (3,) of the local frame in the user's
     matching: MatchingName = "one-way"  # how its descriptors are matched, if nothing else is said
     surface: ThinnedSurface | None = None  # around the points; None if described elsewhere
-    lone_share: Tensor | None = None  # (), of all thinned points: those that lie on no surface
+    # Shares () of all thinned points: those that lie on no surface, and those in a volume.
+    lone_share: Tensor | None = None
+    volume_share: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.points)
@@ -140,8 +149,12 @@ class MatchedClouds:
     @property
     def lone_shares(self) -> tuple[float, float] | None:
         """The share of each cloud that lies on no surface; None where that is not known."""
-        source, target = self.source.lone_share, self.target.lone_share
-        return None if source is None or target is None else (float(source), float(target))
+        return _as_numbers(self.source.lone_share, self.target.lone_share)
+
+    @property
+    def volume_shares(self) -> tuple[float, float] | None:
+        """The share of each cloud that lies in a volume; None where that is not known."""
+        return _as_numbers(self.source.volume_share, self.target.volume_share)
 
     @cached_property
     def correspondences(self) -> Correspondences:
@@ -227,13 +240,16 @@ def describe_points(
     with clock("normals"):
         sensor = check_viewpoint(viewpoint)
         near = radius_knn(points, None, scale.normal_radius, NORMAL_NEIGHBORS)
+        spread = covariances(points, near)
         direction = normals(
             points,
             scale.normal_radius,
             viewpoint=None if sensor is None else torch.from_numpy(sensor - origin),
             neighbors=near,
+            spread=spread,
         )
         lone_share = lone_points(near, rounds=1).float().mean()
+        volume_share = in_volume(spread, direction).float().mean()
     with clock("descriptors"):
         cloud = ThinnedCloud(points, direction, points if detail is None else detail, scale)
         count = compute.keypoints(len(points)) if keypoints is None else keypoints
@@ -241,8 +257,19 @@ def describe_points(
         found = compute.rows(cloud, rows)
     surface = ThinnedSurface(points, direction)
     return DescribedCloud(
-        points[rows], direction[rows], found, origin, compute.matching, surface, lone_share
+        points[rows],
+        direction[rows],
+        found,
+        origin,
+        compute.matching,
+        surface,
+        lone_share,
+        volume_share,
     )
+
+
+def _as_numbers(source: Tensor | None, target: Tensor | None) -> tuple[float, float] | None:
+    return None if source is None or target is None else (float(source), float(target))
 
 
 def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:

@@ -32,13 +32,22 @@ from vbreg.inputs import (
 )
 from vbreg.matching import MatchedClouds, evenly
 from vbreg.network import VariationalNonLocalNetwork
-from vbreg.pair_problem import FREE_ODDS, Chosen, PairProblem, UncertaintyOfSurfaces
+from vbreg.pair_problem import Chosen, PairProblem, UncertaintyOfSurfaces
 from vbreg.pretrained import WeightsName
 from vbreg.recording import DeviceJudge, DeviceSolver, max_matches
 from vbreg.solver import Solution, Solver
 from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
-from vbreg.types import Correspondences, Float64, Int64, Registration, Votes
+from vbreg.types import (
+    FREE_ODDS,
+    MOSTLY_VOLUME,
+    VOLUME_ODDS,
+    Correspondences,
+    Float64,
+    Int64,
+    Registration,
+    Votes,
+)
 from vbreg.uncertainty import uncertainty_of_inliers
 from vbreg.verification import CANDIDATES, Judge, Question, shipped_judge
 from vbreg.voting import VotingConfig
@@ -395,6 +404,8 @@ class VBReg:
                 problem.uncertainty = told()
             if problem.uncertainty.free_directions:
                 found = found.with_odds_times(FREE_ODDS)
+            if max(problem.matched.volume_shares or (0.0,)) > MOSTLY_VOLUME:
+                found = found.with_odds_times(VOLUME_ODDS)
         problem.chosen = found
 
     def votes(self, result: Registration) -> Votes:

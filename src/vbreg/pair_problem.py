@@ -18,6 +18,8 @@ from vbreg.scale import INLIER_THRESHOLD, Scale
 from vbreg.solver import Solution
 from vbreg.surfaces import SurfacePair
 from vbreg.types import (
+    FREE_ODDS,
+    VOLUME_ODDS,
     Alternative,
     BackendUsed,
     Float64,
@@ -31,8 +33,6 @@ from vbreg.verification import Judge, Verdict, refined_within
 
 NEARLY_ALL = 0.98  # of what a limit allows
 MIN_ALTERNATIVE = 0.01  # probability of another pose that is worth telling
-# Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
-FREE_ODDS = 0.1
 
 
 class Chosen(NamedTuple):
@@ -120,6 +120,7 @@ class PairProblem:
             memory_limited=self.memory_limited,
             voxel_size=self.matched.scale.voxel_size,
             lone_shares=self.matched.lone_shares,
+            volume_shares=self.matched.volume_shares,
             timings=timings,
             uncertainty_given=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,
@@ -187,21 +188,40 @@ class UncertaintyOfSurfaces:
 def as_free_as_seen(found: Registration, first: MatchedClouds) -> Registration:
     """Return a pose of another voxel size, doubted where the first look sees a motion left free.
 
-    At smaller voxels noise may look like relief, which would fix what a smooth wall does not.
+    At smaller voxels noise may look like relief, which would fix what a smooth wall does not. A
+    pose that is doubted for what its own look sees as free stays as it is.
     """
+    if found.free_directions:
+        return found
     T = found.T_target_source
     local = T.copy()
     local[:3, 3] += T[:3, :3] @ first.source.origin - first.target.origin
     told = UncertaintyOfSurfaces.of(first, torch.from_numpy(local))
     seen = None if told is None else told()
-    if seen is None or not seen.free_directions or found.success_probability is None:
+    if seen is None or not seen.free_directions:
         return found
+    return replace(_with_odds_times(found, FREE_ODDS), uncertainty_given=seen)
+
+
+def filling_a_volume(found: Registration, first: Registration) -> Registration:
+    """Return a pose of another voxel size, doubted as that of a first look at clouds of no surface.
+
+    At smaller voxels the points of a volume may lie too far apart for one to be seen.
+    """
+    doubted = found if found.fills_volume else _with_odds_times(found, VOLUME_ODDS)
+    return replace(doubted, volume_shares=first.volume_shares)
+
+
+def _with_odds_times(found: Registration, factor: float) -> Registration:
+    """Return a result with the odds of every pose to be right multiplied."""
+    if found.success_probability is None:
+        return found
+    others = (
+        replace(each, probability=odds_times(each.probability, factor))
+        for each in found.alternatives
+    )
     return replace(
         found,
-        uncertainty_given=seen,
-        success_probability=odds_times(found.success_probability, FREE_ODDS),
-        alternatives=tuple(
-            replace(each, probability=odds_times(each.probability, FREE_ODDS))
-            for each in found.alternatives
-        ),
+        success_probability=odds_times(found.success_probability, factor),
+        alternatives=tuple(each for each in others if each.probability >= MIN_ALTERNATIVE),
     )

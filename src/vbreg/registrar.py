@@ -27,9 +27,8 @@ from vbreg.attempts import (
 from vbreg.clouds import estimate_voxel_size
 from vbreg.constraints import Constraints
 from vbreg.descriptors import Descriptor, MatchingName
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, warn
 from vbreg.frames import LocalCloud, check_units
-from vbreg.inputs import MIN_MATCHES
 from vbreg.matching import (
     MAX_CORRESPONDENCES,
     DescribedCloud,
@@ -40,10 +39,12 @@ from vbreg.matching import (
     match_clouds,
 )
 from vbreg.model import RefineName, VBReg
-from vbreg.pair_problem import as_free_as_seen
+from vbreg.pair_problem import as_free_as_seen, filling_a_volume
 from vbreg.scale import PresetName, Scale
 from vbreg.timing import Stopwatch
 from vbreg.types import Registration
+
+MIN_POINTS_LEFT = 200  # of a cloud without those on no surface, for a pose to be told from
 
 Describe: TypeAlias = Callable[..., DescribedCloud]  # as `matching.describe`
 Found: TypeAlias = Registration | VBRegError  # of a pair; the others go on where one meets an error
@@ -88,6 +89,12 @@ class Request:
             clock or Stopwatch(),
         )
 
+    def role_of(self, cloud: LocalCloud) -> str | None:
+        """Return which of the clouds one is; None for another."""
+        if cloud is self.target:
+            return "target"
+        return "source" if cloud is self.source else None
+
     def other_sizes(self) -> tuple[float, ...]:
         """Return what times the voxel size may be tried, the first one first."""
         if self.max_scale is not None:
@@ -102,7 +109,7 @@ class Request:
         """
         lengths = self.scale.voxel_size, self.scale.normal_radius
         source, target = (c.without_lone_points(*lengths) for c in (self.source, self.target))
-        if min(len(source.points), len(target.points)) < MIN_MATCHES:
+        if min(len(source.points), len(target.points)) < MIN_POINTS_LEFT:
             return None
         return replace(self, source=source, target=target, lone_shares=lone_shares)
 
@@ -143,7 +150,7 @@ class Registrar:
     def __call__(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair, or the error that it met; the others go on."""
         alone = len(requests) == 1  # the descriptions of many would not fit into memory
-        looking = self._remembering(requests[0].target) if alone else self
+        looking = self._remembering(requests[0]) if alone else self
         found = looking._first_results(requests)
         if self.retry:
             found = looking._looked_at_again(requests, found)
@@ -152,16 +159,17 @@ class Registrar:
             for result, clock in zip(found, (request.clock for request in requests), strict=True)
         ]
 
-    def _remembering(self, once: LocalCloud) -> Registrar:
-        """Return a registrar that describes one cloud once at each scale, for all looks at it."""
-        held: dict[Scale, DescribedCloud] = {}
+    def _remembering(self, request: Request) -> Registrar:
+        """Return a registrar that describes both clouds once at each scale, for all looks."""
+        held: dict[tuple[str, Scale], DescribedCloud] = {}
 
         def described(cloud: LocalCloud, scale: Scale, **options: object) -> DescribedCloud:
-            if cloud is not once:
+            role = request.role_of(cloud)
+            if role is None:  # without lone points, multiplied or mirrored: looked at once
                 return self.describe(cloud, scale, **options)
-            if scale not in held:
-                held[scale] = self.describe(cloud, scale, **options)
-            return held[scale]
+            if (role, scale) not in held:
+                held[role, scale] = self.describe(cloud, scale, **options)
+            return held[role, scale]
 
         return replace(self, describe=described)
 
@@ -177,24 +185,30 @@ class Registrar:
             ]
             looked = self._after(sizes, found, more_probable)
             found = [
-                self._as_free_as_before(*each) for each in zip(requests, found, looked, strict=True)
+                self._as_doubtful_as_before(*each)
+                for each in zip(requests, found, looked, strict=True)
             ]
         in_mirror = [_in_mirror(*each) for each in zip(requests, found, strict=True)]
         return self._after(in_mirror, found, unless_mirrored)
 
-    def _as_free_as_before(self, request: Request, before: Found, now: Found) -> Found:
-        """Return what another voxel size found, unless it hides that the clouds fix no pose."""
+    def _as_doubtful_as_before(self, request: Request, before: Found, now: Found) -> Found:
+        """Return what another voxel size found, unless it hides why the first pose is doubted."""
         if now is before or isinstance(before, VBRegError) or isinstance(now, VBRegError):
             return now
-        if not before.free_directions:
-            return now
-        first = self._matched(Look(request, request.scale))
-        return more_probable(before, as_free_as_seen(now, first))
+        if before.fills_volume:
+            now = filling_a_volume(now, before)
+        if before.free_directions:
+            first = self._matched(Look(request, request.scale))
+            now = as_free_as_seen(now, first)
+        return more_probable(before, now)
 
     def _without_lone_points(
         self, requests: Sequence[Request], found: Sequence[Found]
     ) -> tuple[list[Request], list[Found]]:
-        """Return requests and results, without points that lie on no surface if that is better."""
+        """Return requests and results, without points that lie on no surface if that is better.
+
+        Further looks leave these points out only if the pose is trusted without them.
+        """
         cleaned = [
             request.without_lone_points(result.lone_shares)
             if request.max_scale is None and spoilt_by_lone_points(result)
@@ -204,7 +218,7 @@ class Registrar:
         looks = [None if each is None else Look(each, each.scale) for each in cleaned]
         better = self._after(looks, found, more_probable)
         kept = [
-            request if now is before or without is None else without
+            request if now is before or without is None or worth_another_size(now) else without
             for request, without, before, now in zip(requests, cleaned, found, better, strict=True)
         ]
         return kept, better
@@ -218,9 +232,23 @@ class Registrar:
         """Return each result as judged by another look; those without one stay as they are."""
         again = {k: look for k, look in enumerate(looks) if look is not None}
         after = list(found)
-        for k, other in zip(again, self._results(list(again.values())), strict=True):
+        for k, other in zip(again, self._further_results(list(again.values())), strict=True):
             after[k] = judged(found[k], other)
         return after
+
+    def _further_results(self, looks: Sequence[Look]) -> list[Found]:
+        """Return the result of every look; one that memory or a descriptor fails is an error.
+
+        There are results already, so that nothing is lost by it.
+        """
+        try:
+            return self._results(looks)
+        except (MemoryError, RuntimeError) as error:
+            if len(looks) == 1:
+                size = looks[0].scale.voxel_size
+                warn(f"a second look at voxel size {size:g} failed and is left out: {error}")
+                return [VBRegError(str(error))]
+        return [self._further_results([look])[0] for look in looks]
 
     def _first_results(self, requests: Sequence[Request]) -> list[Found]:
         """Return the result of each pair as it is, or at the scale at which it fits best."""

@@ -56,6 +56,7 @@ def as_json(
         "points_read": result.points_read,
         "points_dropped": result.points_dropped,
         "lone_shares": result.lone_shares,
+        "volume_shares": result.volume_shares,
         "backend": result.backend,
         "timings": dict(timings),
         "warnings": list(warnings),

@@ -26,6 +26,11 @@ HARDLY_ANY = 10  # inliers, below which nothing else is worth telling of the mat
 LITTLE_OVERLAP = 0.1  # share of both clouds
 SURE, LIKELY = 0.9, 0.5  # probabilities from which a verdict is good, or not bad
 MANY_LONE_POINTS = 0.07  # share of a cloud, at most reached where surfaces are scanned densely
+MOSTLY_VOLUME = 0.75  # share of a cloud in a volume; noisy scans of rooms have at most 0.44
+# Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
+FREE_ODDS = 0.1
+# Of clouds that fill a volume, which any pose lays upon each other (docs/trust.md).
+VOLUME_ODDS = 0.003
 RIVAL = 0.25  # of the chosen pose's probability, from which an alternative is told
 
 NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
@@ -154,6 +159,8 @@ class Registration:
     points_dropped: tuple[int, int] = (0, 0)
     # Of source, target, one point a voxel: what lies on no surface. None where nobody looked.
     lone_shares: tuple[float, float] | None = None
+    # The same of what lies in a volume, as thick as it is wide.
+    volume_shares: tuple[float, float] | None = None
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
     # How far the pose may be off, or what tells it of this result once `uncertainty` is asked for,
     # so that those who do not ask need not wait. None for compared methods.
@@ -194,6 +201,16 @@ class Registration:
     def determined(self) -> bool:
         """Whether the matches fix a pose and nothing is left free."""
         return self.fixed and not self.free_directions
+
+    @property
+    def fills_volume(self) -> bool:
+        """Whether one of the clouds fills a volume, where surfaces are expected."""
+        return max(self.volume_shares or (0.0,)) > MOSTLY_VOLUME
+
+    @property
+    def hardly_matched(self) -> bool:
+        """Whether hardly any correspondence agrees with the pose."""
+        return self.inlier_count < min(HARDLY_ANY, len(self.correspondences) / 2)
 
     @property
     def settled(self) -> bool:
@@ -291,8 +308,7 @@ def _reasons(result: Registration) -> Iterator[str]:
     inliers, matches = result.inlier_count, len(result.correspondences)
     chosen = result.success_probability or 0.0
     few = inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches)
-    hardly_any = inliers < min(HARDLY_ANY, matches / 2)
-    if hardly_any:
+    if result.hardly_matched:
         size = "" if result.voxel_size is None else ", and does the voxel size suit them"
         yield (
             f"hardly any match agrees with this pose ({inliers} of {matches}): do the scans "
@@ -306,13 +322,20 @@ def _reasons(result: Registration) -> Iterator[str]:
     if result.limits_reached:
         names = " and ".join(result.limits_reached)
         yield f"the pose lies at the limit of {names}: allow more if it may be farther off"
+    if result.fills_volume:
+        shares = zip(("source", "target"), result.volume_shares or (), strict=False)
+        said = ", ".join(f"{100 * share:.0f} % of {role}" for role, share in shares)
+        yield (
+            f"points fill a volume, where surfaces are expected ({said}): stray points, or too "
+            "large a voxel size"
+        )
     if (result.mirrored_probability or 0.0) > RIVAL * chosen:
         said = in_percent(result.mirrored_probability or 0.0)
         yield f"the mirror image of the source is possible, too ({said}): is an axis flipped?"
     if result.overlap is not None and result.overlap < LITTLE_OVERLAP:
         share = 100 * result.overlap
         yield f"the scans may not overlap: {share:.0f} % of them lies on the other under this pose"
-    if few and not hardly_any:
+    if few and not result.hardly_matched:
         yield f"only {inliers} of {matches} matches agree with this pose"
     yield from _lone_points(result)
     yield from _rival(result)

@@ -48,6 +48,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
         points_read=(500, 600),
         points_dropped=(1, 0),
         lone_shares=(0.02, 0.03),
+        volume_shares=(0.1, 0.2),
         timings={"prepare": 0.25, "network": 0.5},
         uncertainty_given=Uncertainty(np.diag([1e-4] * 3 + [4e-4] * 3), ()),
     )

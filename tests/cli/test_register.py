@@ -62,6 +62,7 @@ JSON_KEYS = {
     "points_read": list,
     "points_dropped": list,
     "lone_shares": list,
+    "volume_shares": list,
     "backend": str,
     "timings": dict,
     "warnings": list,
