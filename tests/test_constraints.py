@@ -364,3 +364,30 @@ def test_what_does_not_tell_points_is_named(model: VBReg, ignore: Any, said: str
 def test_mistakes_are_named_before_any_work(known: dict[str, Any], said: str) -> None:
     with pytest.raises(VBRegError, match=said):
         register("none.ply", "none.ply", **known)
+
+
+@pytest.mark.parametrize("as_tensor", [torch.tensor, lambda x: torch.tensor(x, requires_grad=True)])
+def test_what_is_known_may_be_a_tensor(as_tensor: Any) -> None:
+    T = np.eye(4)
+    T[:3, 3] = 1.0, 2.0, 3.0
+    known = Constraints.of(gravity=as_tensor([0.0, 0.0, 2.0]), guess=as_tensor(T), max_rotation=5)
+    assert known is not None
+    assert known.up is not None
+    np.testing.assert_array_equal(known.up[0], UP)
+    np.testing.assert_allclose(known.T_guess, T)
+    assert known.names == ("gravity", "guess", "max_rotation")
+
+
+def test_the_name_of_a_file_is_no_guess() -> None:
+    with pytest.raises(VBRegError, match=r"a guess that is a str: .* `vbreg\.io\.read_pose`"):
+        Constraints.of(guess="pose.txt", max_rotation=5.0)  # type: ignore[arg-type]
+
+
+def test_a_pose_that_fits_no_match_asks_about_what_was_given(model: VBReg) -> None:
+    """A wrong limit is more likely than a wrong voxel size."""
+    points = corner(np.random.default_rng(0))[0]
+    tilted = moved(pose(turn(0, 90.0), (0.0, 0.0, 0.0)), points)
+    found = register(points, tilted, voxel_size=VOXEL, model=model, max_rotation=5.0)
+    assert found.constrained_by == ("max_rotation",)
+    assert found.hardly_matched
+    assert "is what you gave right (max_rotation)" in found.reasons[0]

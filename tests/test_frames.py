@@ -225,3 +225,15 @@ def test_strays_and_ignored_points_are_told_apart() -> None:
     assert (cloud.count, cloud.dropped, len(cloud.points)) == (1000, 2, 996)
     expected = np.delete(points, [3, 5, 6, 700], axis=0)
     np.testing.assert_allclose(cloud.points.numpy() + cloud.origin, expected, atol=1e-5)
+
+
+def test_points_that_were_rounded_far_from_their_origin_are_told() -> None:
+    """In float32 a northing of five million lies on steps of half a metre."""
+    points = np.array([5e5, 5e6, 100]) + np.random.default_rng(0).uniform(0, 20, (300, 3))
+    with pytest.warns(VBRegWarning, match=r"of source lie on steps of 0\.5: .* give float64"):
+        LocalCloud.of(points.astype(np.float32), "source")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LocalCloud.of(points, "source")
+        LocalCloud.of((points - points.mean(0)).astype(np.float32), "source")
+        LocalCloud.of(np.arange(900.0).reshape(300, 3), "source")  # whole numbers

@@ -24,6 +24,10 @@ from vbreg.inputs import (
 
 POINTS = np.random.default_rng(0).random((10, 3))
 
+FIELDS = np.zeros(10, dtype=[("x", "f8"), ("y", "f8"), ("z", "f8"), ("intensity", "f4")])
+for column, axis in enumerate("xyz"):
+    FIELDS[axis] = POINTS[:, column]
+
 
 @pytest.mark.parametrize(
     "cloud",
@@ -36,10 +40,11 @@ POINTS = np.random.default_rng(0).random((10, 3))
         PointCloud(POINTS),
         SimpleNamespace(point={"positions": torch.from_numpy(POINTS)}),
         np.ma.masked_array(POINTS, mask=False),
+        FIELDS,
     ],
     ids=[
         *("array", "list", "tensor", "with gradient", "like open3d", "PointCloud"),
-        *("like open3d's tensor clouds", "masked array"),
+        *("like open3d's tensor clouds", "masked array", "fields"),
     ],
 )
 def test_clouds_come_in_many_forms(cloud: object) -> None:
@@ -184,3 +189,19 @@ def test_points_to_ignore_come_in_many_forms(ignore: object) -> None:
 def test_what_tells_no_points_is_named(ignore: object) -> None:
     with pytest.raises(VBRegError, match=r"ignore for target .* each of its 3 points"):
         ignored_points(ignore, np.zeros((3, 3)), "target")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [((50, 4), r"points\[:, :3\]"), ((8, 9, 3), "reshape"), ((1, 50, 3), "reshape")],
+)
+def test_arrays_as_robots_give_them_are_refused_with_what_to_do(
+    shape: tuple[int, ...], hint: str
+) -> None:
+    with pytest.raises(VBRegError, match=rf"expected \(N, 3\); .*{hint}"):
+        load_points(np.zeros(shape), "source")
+
+
+def test_masks_of_both_clouds_come_as_a_tuple() -> None:
+    with pytest.raises(VBRegError, match=r"as a tuple \(source, target\)"):
+        ignored_points([np.zeros(10, dtype=bool), None], POINTS, "source")  # type: ignore[list-item]

@@ -206,3 +206,18 @@ def test_a_streamed_cloud_loses_its_lone_points_by_its_sample(
     assert kept.count == expected.count == len(points)
     assert abs(kept.dropped - expected.dropped) < 0.5 * expected.dropped
     assert expected.dropped > 300
+
+
+def test_points_to_ignore_are_not_counted_as_dropped(tmp_path: Path) -> None:
+    points = np.concatenate([walls(), np.random.default_rng(0).uniform(0, 4, (800, 3))])
+
+    def far(given: np.ndarray) -> np.ndarray:
+        return given[:, 0] > 2.0
+
+    io.write(tmp_path / "scan.ply", points)
+    streamed = local_cloud(tmp_path / "scan.ply", "a scan", far)
+    whole = LocalCloud.of(tmp_path / "scan.ply", "a scan", far)
+    assert isinstance(streamed, StreamedCloud)
+    kept, expected = (each.without_lone_points(0.1, 0.2) for each in (streamed, whole))
+    assert expected.dropped > 100
+    assert kept.dropped == pytest.approx(expected.dropped, rel=0.1)

@@ -20,7 +20,7 @@ from vbreg.errors import VBRegError
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.geometry import turn_between, upright_procrustes
-from vbreg.inputs import MIN_MATCHES, as_number, positive_number
+from vbreg.inputs import MIN_MATCHES, as_array, as_number, positive_number
 from vbreg.matching import MatchedClouds
 from vbreg.types import Float64
 
@@ -38,6 +38,17 @@ class Constraints:
     T_guess: Float64  # (4, 4), from which the limits are counted
     max_translation: float  # of the middle of the source; infinite where it is not limited
     max_rotation: float  # radians; infinite where it is not limited
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of what was given."""
+        given = {
+            "gravity": self.up is not None,
+            "guess": not np.array_equal(self.T_guess, np.eye(4)),
+            "max_translation": self.max_translation < math.inf,
+            "max_rotation": self.max_rotation < math.inf,
+        }
+        return tuple(name for name, is_given in given.items() if is_given)
 
     @staticmethod
     def of(
@@ -75,8 +86,8 @@ class Constraints:
         left = int(kept.sum())
         if left < MIN_MATCHES:
             raise VBRegError(
-                f"{left} of {len(i)} matches agree with gravity, guess, max_translation and "
-                f"max_rotation: at least {MIN_MATCHES} are needed; check the frames, or allow more"
+                f"{left} of {len(i)} matches agree with {' and '.join(self.names)}: at least "
+                f"{MIN_MATCHES} are needed; check the frames, or allow more"
             )
         return replace(matched, source_index=i[kept], target_index=j[kept])
 
@@ -139,7 +150,7 @@ def _directions(gravity: Gravity) -> tuple[Float64, Float64] | None:
     if isinstance(gravity, str) and gravity in ("x", "y", "z"):
         gravity = [float(axis == gravity) for axis in "xyz"]
     try:
-        given = np.asarray(gravity, dtype=np.float64)
+        given = as_array(gravity).astype(np.float64)
     except (TypeError, ValueError):
         given = np.empty(0)
     given = np.stack([given, given]) if given.shape == (3,) else given
@@ -164,9 +175,12 @@ def _degrees(value: float) -> float:
 def _pose(guess: ArrayLike) -> Float64:
     """Return a user's pose, its rotation made exact."""
     try:
-        T = np.array(guess, dtype=np.float64)
+        T = as_array(guess).astype(np.float64)
     except (TypeError, ValueError):
-        T = np.empty(0)
+        raise VBRegError(
+            f"a guess that is a {type(guess).__name__}: expected a pose (4, 4), T_target_source, "
+            "as an array; `vbreg.io.read_pose` reads one from a file"
+        ) from None
     if not np.isfinite(T).all():
         raise VBRegError(
             f"the guess has a value that is not finite, {T[~np.isfinite(T)][0]}: expected a pose "

@@ -29,6 +29,7 @@ NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's 
 STRAY_REACH = 1000.0  # times that distance, beyond which a point belongs to nothing
 MIN_STRAY_CLOUD = 200  # points, below which nobody can tell
 MAX_SAMPLE = 5_000  # points that suffice to tell a cloud's size
+MAX_STEPS = 2000  # across a cloud that was rounded so much that it shows
 THOUSAND = (300.0, 3000.0)  # the ratio of millimetres to metres, for clouds that overlap in part
 MAX_EXTENT = 1e7  # inlier thresholds; beyond, float32 cannot tell an inlier from its neighbour
 
@@ -63,6 +64,7 @@ class LocalCloud:
             kept = kept[~strays]
             warn_of_strays(int(strays.sum()), len(points), role)
         check_count(len(kept), len(points), left_out, role)
+        warn_of_rounding(kept, role)
         origin = kept.mean(axis=0)
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
@@ -253,6 +255,21 @@ def warn_of_strays(count: int, read: int, role: str) -> None:
         f"{count} of {read} points of {role} lie more than {STRAY_REACH:g} times as far from its "
         "middle as nearly all others, and are left out"
     )
+
+
+def warn_of_rounding(points: Float64, role: str) -> None:
+    """Say that points (N, 3) were rounded to float32 far from their origin, if so."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    farthest = np.maximum(np.abs(low), np.abs(high)).max()
+    if not farthest < np.finfo(np.float32).max:
+        return
+    step = float(np.spacing(np.float32(farthest)))
+    if step * MAX_STEPS > (high - low).max() and np.array_equal(points, points.astype(np.float32)):
+        warn(
+            f"the points of {role} lie on steps of {step:g}: with coordinates as large as "
+            f"{farthest:.3g}, float32 cannot hold more digits; give float64, or subtract an offset "
+            "before they are made float32"
+        )
 
 
 def strays_of(points: Float64) -> Bool:

@@ -48,14 +48,21 @@ def load_points(cloud: Cloud, role: str) -> Float64:
     else:
         points = as_points(cloud.points if isinstance(cloud, HasPoints) else cloud, role)
     if points.ndim != 2:
-        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3)")
+        raise VBRegError(f"{role} has shape {points.shape}: expected (N, 3){_shape_hint(points)}")
     return points
 
 
 def ignored_points(ignore: Ignore, points: Float64, role: str) -> Bool:
     """Tell (N,) which points (N, 3) a user wants to leave out, by a function or a mask of them."""
     given = ignore(points) if callable(ignore) else ignore
-    mask = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    try:
+        mask = as_array(given)
+    except ValueError:  # rows of several lengths
+        raise VBRegError(
+            f"ignore for {role} is a {type(given).__name__} of parts of several lengths: expected "
+            "a mask of its points or a function; give those of both clouds as a tuple (source, "
+            "target)"
+        ) from None
     if mask.shape != (len(points),) or mask.dtype != np.bool_:
         what = "a function that returns" if callable(ignore) else "a mask:"
         raise VBRegError(
@@ -66,14 +73,29 @@ def ignored_points(ignore: Ignore, points: Float64, role: str) -> Bool:
 
 
 def as_points(points: Points, name: str) -> Float64:
-    """Return points (..., N, 3) as float64; the caller's array is never written to."""
+    """Return points (..., N, 3) as float64; the caller's array is never written to.
+
+    A structured array, as ROS gives it, has them in its fields x, y and z.
+    """
+    if isinstance(points, np.ndarray) and {"x", "y", "z"} <= set(points.dtype.names or ()):
+        points = np.stack([points[axis] for axis in "xyz"], axis=-1)
     array = _as_numbers(
         points, name, "points (N, 3) as an array, a tensor, a path, or an object with .points"
     )
     if array.ndim not in (2, 3) or array.shape[-1] != 3:
-        hint = "; transpose it" if array.ndim == 2 and array.shape[0] == 3 else ""
-        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3){hint}")
+        raise VBRegError(f"{name} has shape {array.shape}: expected (N, 3){_shape_hint(array)}")
     return array
+
+
+def _shape_hint(array: Float64) -> str:
+    """Return how an array of another shape becomes points (N, 3), where that is plain."""
+    if array.ndim == 2 and array.shape[0] == 3:
+        return "; transpose it"
+    if array.ndim == 2 and array.shape[1] > 3:
+        return "; if x, y, z are its first columns, give points[:, :3]"
+    if array.ndim > 2 and array.shape[-1] == 3:
+        return "; give points.reshape(-1, 3)"
+    return ""
 
 
 def as_matches(source: Points, target: Points) -> tuple[Float64, Float64]:
@@ -151,6 +173,11 @@ def _as_numbers(values: Points, name: str, expected: str) -> Float64:
     if masked:
         numbers[np.ma.getmaskarray(values)] = np.nan  # type: ignore[arg-type]  # it is one
     return numbers
+
+
+def as_array(value: object) -> np.ndarray:
+    """Return what a user gave as an array; a tensor may be on any device and need a gradient."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def as_number(value: object) -> float:

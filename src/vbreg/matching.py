@@ -30,7 +30,7 @@ from vbreg.clouds import (
 from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.inputs import MIN_MATCHES, Cloud, check_choice
+from vbreg.inputs import MIN_MATCHES, Cloud, as_array, check_choice
 from vbreg.scale import Scale
 from vbreg.streaming import local_cloud
 from vbreg.timing import Clock, untimed
@@ -73,6 +73,12 @@ class DescribedCloud:
     def in_user_frame(self, rows: Tensor | slice = slice(None)) -> Float64:
         """Return points (N, 3) float64 in the frame in which the cloud was given."""
         return self.points[rows].double().cpu().numpy() + self.origin
+
+    def surface_in_user_frame(self) -> Float64:
+        """Return all thinned points (M, 3) float64 in that frame, those described if none else."""
+        if self.surface is None:
+            return self.in_user_frame()
+        return self.surface.points.double().cpu().numpy() + self.origin
 
     def take(self, rows: Tensor) -> DescribedCloud:
         """Return the cloud of some of the points, described as they were among all."""
@@ -277,7 +283,7 @@ def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:
     if isinstance(viewpoint, str) and viewpoint in ("origin", "unknown"):
         return np.zeros(3) if viewpoint == "origin" else None
     try:
-        point = np.asarray(viewpoint, dtype=np.float64)
+        point = as_array(viewpoint).astype(np.float64)
     except (TypeError, ValueError):
         point = np.empty(0)
     if point.shape != (3,) or not np.isfinite(point).all():

@@ -348,7 +348,8 @@ class VBReg:
         limits = None if constraints is None else constraints.limits(matches)
         surfaces = SurfacePair.of(matched) if judge is not None or exact else None
         judge = judge if surfaces is not None else None
-        return PairProblem(matched, matches, limits, surfaces, judge, exact, limited)
+        names = () if constraints is None else constraints.names
+        return PairProblem(matched, matches, limits, surfaces, judge, exact, limited, names)
 
     def _groups(
         self, problems: Sequence[PairProblem], seed: int | None

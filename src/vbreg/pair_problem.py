@@ -94,6 +94,7 @@ class PairProblem:
     judge: Judge | None  # None where the matches alone decide; it needs the surfaces
     exact: bool  # whether the pose is refined, which needs the surfaces, too
     memory_limited: bool
+    constrained_by: tuple[str, ...]  # names of what was said of the pose
     solution: Solution | None = None  # what the search found,
     backend: BackendUsed = "plain"  # and what ran it
     chosen: Chosen | None = None  # what the clouds made of it
@@ -125,6 +126,7 @@ class PairProblem:
             uncertainty_given=self.uncertainty or uncertainty_of_inliers,
             success_probability=found.probability,
             overlap=found.overlap,
+            constrained_by=self.constrained_by,
             limits_reached=() if self.limits is None else _reached(self.limits, found.T),
             alternatives=tuple(
                 Alternative(matches.to_user(T[None])[0], p) for T, p in found.others

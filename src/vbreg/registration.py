@@ -105,7 +105,8 @@ def register(
     one is taken: at a smaller voxel size (if it was estimated, at half and at twice), and without
     points that lie on no surface, where these are many. A pose that is trusted but not beyond doubt
     is compared with what the mirror image of the source gives, since a flipped axis is easily
-    overlooked. Without, each pair has one attempt, which bounds the time.
+    overlooked. Without, each pair has one attempt, which bounds the time; with `max_scale`, one
+    search over the scales.
     `refine` says whether the chosen pose is then made exact on the clouds ('icp') or not ('none');
     left out, it is where it is verified.
 

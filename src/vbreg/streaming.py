@@ -65,6 +65,7 @@ class StreamedCloud(LocalCloud):
     low: Tensor  # (3,) float32: the least coordinates of all points, about the origin
     high: Tensor  # (3,) the largest
     stray: tuple[Float64, float] | None  # the middle (3,), and how far from it points count
+    ignored: int  # of the points read
 
     @staticmethod
     def of_file(path: Path, role: str, ignore: Ignore | None = None) -> StreamedCloud:
@@ -84,7 +85,7 @@ class StreamedCloud(LocalCloud):
         )
         dropped = found.read - len(found) - found.ignored
         held = sample, origin, found.read, dropped
-        return StreamedCloud(*held, path, role, ignore, np.ones(3), low, high, stray)
+        return StreamedCloud(*held, path, role, ignore, np.ones(3), low, high, stray, found.ignored)
 
     def thinned(self, sizes: Sequence[float], device: torch.device | None = None) -> list[Tensor]:
         """Read the file, and return one point (M, 3) a voxel, of every voxel size."""
@@ -111,7 +112,8 @@ class StreamedCloud(LocalCloud):
         """Return the even sample of all points without its lone voxels, as a cloud in memory."""
         kept = super().without_lone_points(voxel_size, radius)
         share = (kept.dropped - self.dropped) / len(self.points)
-        return replace(kept, dropped=self.dropped + round(share * (self.count - self.dropped)))
+        counted = self.count - self.dropped - self.ignored
+        return replace(kept, dropped=self.dropped + round(share * counted))
 
 
 class Looked:

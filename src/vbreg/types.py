@@ -171,6 +171,7 @@ class Registration:
     mirrored_probability: float | None = None
     overlap: float | None = None  # share of both clouds that lands on the other, where judged
     alternatives: tuple[Alternative, ...] = ()  # the most probable first
+    constrained_by: tuple[str, ...] = ()  # names of what was said to be known of the pose
     limits_reached: tuple[LimitName, ...] = ()  # of those given, that the pose all but reaches
     # What the source is multiplied by before the pose is applied. Its points among the
     # correspondences are multiplied already.
@@ -310,8 +311,10 @@ def _reasons(result: Registration) -> Iterator[str]:
     few = inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches)
     if result.hardly_matched:
         size = "" if result.voxel_size is None else ", and does the voxel size suit them"
+        known = ", ".join(result.constrained_by)
+        asked = f"is what you gave right ({known}), " if known else ""
         yield (
-            f"hardly any match agrees with this pose ({inliers} of {matches}): do the scans "
+            f"hardly any match agrees with this pose ({inliers} of {matches}): {asked}do the scans "
             f"overlap{size}?"
         )
     elif result.free_directions:

@@ -74,7 +74,10 @@ class Problem:
                 f"method {method!r} finds its own matches: give the problem `scans`, the points of "
                 "both as they were measured"
             )
-        return self.matched.source.in_user_frame(), self.matched.target.in_user_frame()
+        return (
+            self.matched.source.surface_in_user_frame(),
+            self.matched.target.surface_in_user_frame(),
+        )
 
     @property
     def inlier_threshold(self) -> float:
