@@ -311,10 +311,8 @@ def _reasons(result: Registration) -> Iterator[str]:
     few = inliers < max(FEW_INLIERS, FEW_INLIERS_SHARE * matches)
     if result.hardly_matched:
         size = "" if result.voxel_size is None else ", and does the voxel size suit them"
-        known = ", ".join(result.constrained_by)
-        asked = f"is what you gave right ({known}), " if known else ""
         yield (
-            f"hardly any match agrees with this pose ({inliers} of {matches}): {asked}do the scans "
+            f"hardly any match agrees with this pose ({inliers} of {matches}): do the scans "
             f"overlap{size}?"
         )
     elif result.free_directions:
@@ -322,6 +320,8 @@ def _reasons(result: Registration) -> Iterator[str]:
         yield f"what the scans share does not fix the pose: the source {free}"
     elif not result.fixed:
         yield "the matches do not fix all six degrees of freedom"
+    if result.constrained_by and result.success_probability is not None and chosen < LIKELY:
+        yield f"is what you said of the pose right ({', '.join(result.constrained_by)})?"
     if result.limits_reached:
         names = " and ".join(result.limits_reached)
         yield f"the pose lies at the limit of {names}: allow more if it may be farther off"
