@@ -43,7 +43,7 @@ class Task:
     source: Float64
     target: Float64
     T_target_source: Float64 | None
-    voxel_size: float
+    voxel_size: float | None  # None where it is estimated
 
 
 class Outcome(NamedTuple):
@@ -66,13 +66,23 @@ def _replace(task: Task, **changes: object) -> Task:
     return Task(**{**task.__dict__, **changes})  # type: ignore[arg-type]
 
 
+def _voxel_size(task: Task) -> float:
+    assert task.voxel_size is not None, "a condition that needs the size comes first"
+    return task.voxel_size
+
+
 def _size(factor: float) -> Change:
-    return lambda task, rng: _replace(task, voxel_size=factor * task.voxel_size)
+    return lambda task, rng: _replace(task, voxel_size=factor * _voxel_size(task))
+
+
+def _size_estimated(change: Change) -> Change:
+    """Leave the voxel size to `register`, of clouds that are changed already."""
+    return lambda task, rng: _replace(change(task, rng), voxel_size=None)
 
 
 def _noise(voxels: float) -> Change:
     def change(task: Task, rng: np.random.Generator) -> Task:
-        spread = voxels * task.voxel_size
+        spread = voxels * _voxel_size(task)
         clouds = [c + spread * rng.normal(size=c.shape) for c in (task.source, task.target)]
         return _replace(task, source=clouds[0], target=clouds[1])
 
@@ -137,9 +147,16 @@ def _flat(task: Task, rng: np.random.Generator) -> Task:
     for cloud in (task.source, task.target):
         low, high = cloud.min(0), cloud.max(0)
         plane = rng.uniform(low, high, cloud.shape)
-        plane[:, 2] = 0.1 * task.voxel_size * rng.normal(size=len(cloud))
+        plane[:, 2] = 0.1 * _voxel_size(task) * rng.normal(size=len(cloud))
         clouds.append(plane)
     return _replace(task, source=clouds[0], target=clouds[1], T_target_source=None)
+
+
+def _volumes(task: Task, rng: np.random.Generator) -> Task:
+    """Give two boxes, 16 voxels wide and full of points: every pose lays one upon the other."""
+    width = 16 * _voxel_size(task)
+    source, target = (rng.uniform(0, width, c.shape) for c in (task.source, task.target))
+    return _replace(task, source=source, target=target, T_target_source=None)
 
 
 def _in_millimetres(task: Task, rng: np.random.Generator) -> Task:
@@ -152,6 +169,7 @@ CONDITIONS: dict[str, Change] = {
     "mirrored": _mirrored,
     "noise alone": _noise_alone,
     "planes": _flat,
+    "volumes": _volumes,
     "source in millimetres": _in_millimetres,
     "voxel size / 2": _size(0.5),
     "voxel size x 2": _size(2.0),
@@ -162,6 +180,7 @@ CONDITIONS: dict[str, Change] = {
     "10 % stray points": _stray_points(0.1),
     "30 % stray points": _stray_points(0.3),
     "50 % stray points": _stray_points(0.5),
+    "50 % stray points at an estimated size": _size_estimated(_stray_points(0.5)),
     "a tenth of the source": _thinned(0.1),
     "uneven source": _uneven,
     "half of the source": _cropped,
