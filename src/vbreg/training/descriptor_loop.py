@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,13 +49,9 @@ class ContrastRun(PlacesRun[C, N]):
     """A training run of any descriptor: what describes the points is for a subclass to say."""
 
     def __init__(
-        self,
-        config: ContrastPlan,
-        make_network: Callable[[], N],
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
+        self, config: ContrastPlan, make_network: Callable[[], N], device: torch.device
     ) -> None:
-        super().__init__(config, make_network, device, clock)
+        super().__init__(config, make_network, device)
         self.config = config
         self.look_at = config.look_at or config.places
 
@@ -113,13 +108,8 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
 
     make_ready = staticmethod(prepared)
 
-    def __init__(
-        self,
-        config: DescriptorTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: _first_network(config), device, clock)
+    def __init__(self, config: DescriptorTrainConfig, device: torch.device) -> None:
+        super().__init__(config, lambda: _first_network(config), device)
 
     def described(
         self, network: DescriptorNetwork, clouds: Sequence[Prepared], rows: Tensor

@@ -6,8 +6,7 @@ frame, and makes their cells and the tables of neighbours there, all clouds pack
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,8 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
 
     make_ready = staticmethod(detailed_crop)
 
-    def __init__(
-        self,
-        config: FcgfTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
+    def __init__(self, config: FcgfTrainConfig, device: torch.device) -> None:
+        super().__init__(config, lambda: FcgfLearner(_first_network(config)), device)
 
     def described(
         self, network: FcgfLearner, clouds: Sequence[DetailedCloud], rows: Tensor

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -54,13 +53,8 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
 
     make_ready = staticmethod(partial(described, max_learned=max(KEYPOINTS["learned"])))
 
-    def __init__(
-        self,
-        config: JudgeTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: JudgeNetwork(config.judge), device, clock)
+    def __init__(self, config: JudgeTrainConfig, device: torch.device) -> None:
+        super().__init__(config, lambda: JudgeNetwork(config.judge), device)
         self.config = config
         model = VBReg.from_pretrained(config.weights, device=device)
         self.batches = JudgeBatches(model, config.candidates, config.looked_at)
