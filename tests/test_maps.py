@@ -303,6 +303,7 @@ def test_a_weights_file_is_found_from_elsewhere_and_named_where_it_is_gone(
         ([], {}, "no clouds"),
         ([corner(0, 0)], {"poses": [np.eye(3)]}, "expected a pose"),
         ([corner(0, 0)], {"poses": [2 * np.eye(4)]}, "no rotation"),
+        ([corner(0, 0)], {"poses": [np.diag([1.0, 1.0, 1.0, 2.0])]}, r"last row .*2\.0\]"),
         ([corner(0, 0)], {"poses": [np.eye(4)] * 2}, "for 1 clouds"),
         ([corner(0, 0)], {"names": ["a", "b"]}, "2 names for 1 clouds"),
     ],

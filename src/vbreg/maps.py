@@ -40,6 +40,7 @@ from vbreg.matching import (
     match_clouds,
 )
 from vbreg.model import VBReg
+from vbreg.motions import is_rigid
 from vbreg.pair_problem import MIN_ALTERNATIVE
 from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
@@ -342,12 +343,13 @@ def _checked_poses(poses: Sequence[ArrayLike] | None, count: int) -> Float64:
             f"poses of shape {given.shape} for {count} clouds: expected a pose T_map_cloud (4, 4) "
             "for each"
         )
-    R = given[:, :3, :3]
-    skew = np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)).max()
-    if skew > 1e-3 or (np.linalg.det(R) < 0).any():
+    rigid = is_rigid(given)
+    if not rigid.all():
+        k = int(rigid.argmin())
         raise VBRegError(
-            f"the poses hold a matrix that is no rotation (off by {skew:.2g}): expected poses that "
-            "neither scale nor mirror"
+            f"pose {k} of {count} is no rotation and translation: it has determinant "
+            f"{np.linalg.det(given[k, :3, :3]):.4g} and the last row {given[k, 3].tolist()}; "
+            "expected poses that neither scale nor mirror, with 0 0 0 1 below"
         )
     return given
 

@@ -24,6 +24,7 @@ from vbreg.compatibility import (
     row_chunks,
 )
 from vbreg.estimation import quadratic_gain
+from vbreg.geometry import take_rows
 from vbreg.types import BackendUsed
 from vbreg.voting import (
     Electorate,
@@ -32,7 +33,6 @@ from vbreg.voting import (
     Tally,
     VotingConfig,
     exclude,
-    take,
     with_seed,
 )
 
@@ -326,17 +326,17 @@ def vote(
     found = []
     for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
         seed = seeds.indices[:, rows]
-        beta = compatibility(take(seed, source), take(seed, target), source, target)
+        beta = compatibility(take_rows(source, seed), take_rows(target, seed), source, target)
         exclude(beta, seed, mask)
         columns = _compatible_columns(beta, seed, at_least=kappa - 1)
         near = beta.gather(-1, columns)
         tally = Tally(near, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
         for step, f in enumerate(unit):
-            cosine = (take(seed, f) @ f.transpose(-1, -2)).gather(-1, columns)
+            cosine = (take_rows(f, seed) @ f.transpose(-1, -2)).gather(-1, columns)
             tally.cast(compatibility_of_cosine(cosine, electorate.sigma) * near)  # S^l
             if attention:
                 q, k = attention[step]
-                looked_at = attention_rows(take(seed, q), k, beta, mask).gather(-1, columns)
+                looked_at = attention_rows(take_rows(q, seed), k, beta, mask).gather(-1, columns)
                 tally.cast(looked_at * (near > 0))
         places, elected = tally.elect()
         found.append(with_seed(seed, columns.gather(-1, places), elected))
