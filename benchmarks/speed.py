@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,7 +27,9 @@ import torch
 
 from vbreg.backends import devices
 from vbreg.backends.devices import choose_device, device_name
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.benchmark.measure import measured
+from vbreg.benchmark.power_law import GROWTH_FROM, exponent
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import describe_run, machine
 from vbreg.methods import METHODS, Problem, available, open_method
@@ -325,15 +326,6 @@ def batches(
     return found
 
 
-def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
-    """Of the power law through the rows from `least` matches on."""
-    points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column]]
-    if len(points) < 2:
-        return math.nan
-    x, y = np.log(np.array(points, dtype=np.float64)).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
 def plot_growth(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -348,14 +340,14 @@ def plot_growth(rows: Sequence[Row], path: Path) -> None:
             ("milliseconds", "megabytes above the weights"),
             strict=True,
         ):
-            power = exponent(own, column)
             seen = [r for r in own if r[column]]
+            sizes, costs = ([r[name] for r in seen] for name in ("matches", column))
             axis.loglog(
-                [r["matches"] for r in seen],
-                [r[column] for r in seen],
+                sizes,
+                costs,
                 "o-",
                 color=COLOURS[k],
-                label=f"{name}, exponent {power:.2f} from 5000 on",
+                label=f"{name}, exponent {exponent(sizes, costs):.2f} from {GROWTH_FROM} on",
             )
             axis.set_xlabel("matches")
             axis.set_ylabel(label)
@@ -374,9 +366,7 @@ def write(output: Path, name: str, title: str, rows: Sequence[Row]) -> str:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[str(row.get(c, "")) for c in columns] for row in rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown_table(columns, [[str(row.get(c, "")) for c in columns] for row in rows])
     return f"## {title}\n\n{table}\n"
 
 

@@ -49,6 +49,9 @@ from results import (
     weights_of,
 )
 
+from vbreg.benchmark.markdown import markdown_table
+from vbreg.benchmark.power_law import GROWTH_FROM, exponent
+
 CALL = "register"  # the method that is `vbreg.register` as users call it
 VERIFIED = "verified"  # one attempt of it, on given matches
 ROOT = Path(__file__).parents[1]
@@ -58,7 +61,6 @@ COMPACT = (
     (DATASETS[-1], "FPFH"),
 )  # columns of the README's table
 ENOUGH_PAIRS = 100  # to say that two methods are level
-GROWTH_FROM = 5000  # matches; below, fixed costs hide how time grows
 
 
 # Cells
@@ -112,11 +114,6 @@ def lead(row: Row, sign: int = 1) -> str:
     return f"{value} ({low} .. {high})"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def below(text: str, *sentences: str) -> str:
     """A table and what is said below it."""
     return "\n\n".join(filter(None, [text, *sentences]))
@@ -148,7 +145,7 @@ def results(found: Results) -> str:
         if any(method in found.column(*column) for column in columns):
             body.append([*line, *(number(str(time)) if time else "-" for time in times)])
     of_others = "[Other runs](docs/results/README.md#where-the-numbers-come-from) made some cells."
-    text = with_footnote(table(header, body), "docs/results/every_method.md")
+    text = with_footnote(markdown_table(header, body), "docs/results/every_method.md")
     return below(text, f"{runs_of(shown)[0]} {of_others}")
 
 
@@ -218,7 +215,7 @@ def recalls(found: Results, dataset: str) -> str:
         if set(line) != {"-"}:
             body.append([title_of(method), *line])
     header = ["method", *(f"{name} ({pairs[name]} pairs)" for name in names)]
-    return with_footnote(table(header, body), "every_method.md")
+    return with_footnote(markdown_table(header, body), "every_method.md")
 
 
 def everything(found: Results, dataset: str) -> str:
@@ -239,7 +236,7 @@ def everything(found: Results, dataset: str) -> str:
                 difference += f", {other['pairs']} pairs"
             line += [difference, *errors]
             body.append([*line, *[percent(row["rmse_recall"])] * rmse, row["device"]])
-    return table(header, body)
+    return markdown_table(header, body)
 
 
 def number_of(text: str, scale: float) -> str:
@@ -267,7 +264,7 @@ def level(found: Results) -> str:
         if most_pairs(found.column(dataset, descriptor)) >= ENOUGH_PAIRS:
             line = [f"{dataset}, {descriptor}", ", ".join(level), ", ".join(better)]
             body.append([cell or "-" for cell in line])
-    return table(["", "cannot be told from VBReg", "better"], body)
+    return markdown_table(["", "cannot be told from VBReg", "better"], body)
 
 
 def published(found: Results) -> str:
@@ -294,7 +291,7 @@ def published(found: Results) -> str:
             if column in theirs:
                 line.append(ours(found, theirs[column], method))
         body.append(line)
-    return with_footnote(table(header, body), "every_method.md")
+    return with_footnote(markdown_table(header, body), "every_method.md")
 
 
 def ours(found: Results, column: tuple[str, str], method: str) -> str:
@@ -325,7 +322,9 @@ def predator(found: Results) -> str:
         line = [rmse_recall(found, *column, method) for column in columns]
         if set(line) != {"-"}:
             body.append([title_of(method), *line])
-    return table(["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body)
+    return markdown_table(
+        ["method", *(f"{', '.join(c)} ({pairs[c]} pairs)" for c in columns)], body
+    )
 
 
 def rmse_recall(found: Results, dataset: str, descriptor: str, method: str) -> str:
@@ -358,7 +357,7 @@ def newer_papers(found: Results) -> str:
     for (method,), group in grouped(papers, "method"):
         cells = [next((r["recall"] for r in group if r["dataset"] == d), "-") for d in INDOOR]
         body.append([method, *cells, f"eight scenes, {group[0]['source']}"])
-    return table(["", *INDOOR, "measured on, by"], body)
+    return markdown_table(["", *INDOOR, "measured on, by"], body)
 
 
 def descriptors(found: Results) -> str:
@@ -376,7 +375,7 @@ def descriptors(found: Results) -> str:
             poses = of_all_pairs(found.recall(dataset, name, REFERENCE), interval=True)
             line += [percent(row["inlier_ratio"]) if row else "-", poses]
         body.append(line)
-    return table(header, body)
+    return markdown_table(header, body)
 
 
 def verified(found: Results) -> str:
@@ -406,7 +405,7 @@ def verified(found: Results) -> str:
             ]
         )
     header = ["", "`vbreg:fast`", "`verified`", "points more", "mean RE, deg", "mean TE, cm"]
-    return below(table([*header, "RMSE protocol"], body), *runs_of(used))
+    return below(markdown_table([*header, "RMSE protocol"], body), *runs_of(used))
 
 
 def shipped(found: Results) -> str:
@@ -435,7 +434,7 @@ def shipped(found: Results) -> str:
         raise NotMeasuredError(f"no rows of {CALL} in the column {SHIPPED!r}")
     header = ["", "matches alone", "SC2-PCR", "verified, one attempt", "`vbreg.register`"]
     header += ["points more than matches alone", "RE, deg", "TE, cm", "RMSE protocol"]
-    return below(table(header, body), *runs_of(used))
+    return below(markdown_table(header, body), *runs_of(used))
 
 
 def points(found: Results, descriptor: str) -> str:
@@ -453,7 +452,7 @@ def points(found: Results, descriptor: str) -> str:
         if set(line[1:]) != {"-"}:
             body.append(line)
     header = [f"method, {descriptor} ({pairs} pairs)", *(f"{count} points" for count in counts)]
-    return below(table(header, body), *runs_of(rows.values()))
+    return below(markdown_table(header, body), *runs_of(rows.values()))
 
 
 def points_rows(found: Results, descriptor: str) -> dict[Key, Row]:
@@ -472,7 +471,7 @@ def fewest_points(found: Results) -> str:
     for method in (m for m in found.methods("table2") if m != REFERENCE):
         cells = [rows.get(Key("3DLoMatch", name, method, fewest)) for name in names]
         body.append([title_of(method), *(lead(row) if row else "-" for row in cells)])
-    return table(["method", *(f"{name}, {fewest}" for name in names)], body)
+    return markdown_table(["method", *(f"{name}, {fewest}" for name in names)], body)
 
 
 def ablation(found: Results, name: str) -> str:
@@ -486,7 +485,7 @@ def ablation(found: Results, name: str) -> str:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     header = ["variant", *(f"{column} ({n} pairs)" for column, n in columns.items())]
     body = [[m, *(cells.get((m, c), "-") for c in columns)] for m in methods]
-    return below(table(header, body), made_by(path))
+    return below(markdown_table(header, body), made_by(path))
 
 
 def latent_features(found: Results) -> str:
@@ -504,7 +503,7 @@ def latent_features(found: Results) -> str:
         body.append(
             [about, *(f"{lead(cells[c], sign)}, {cells[c]['pairs']} pairs" for c in columns)]
         )
-    return table(["with latent features minus without", *columns], body)
+    return markdown_table(["with latent features minus without", *columns], body)
 
 
 # Speed
@@ -547,7 +546,9 @@ def speed(found: Results, hardware: str, name: str) -> str:
     rows = found.speed(hardware, name)
     header = [heading(column) for column in rows[0]]
     body = [[cell(column, text) for column, text in row.items()] for row in rows]
-    return below(table(header, body), made_by(found.path("speed", hardware, f"{name}.csv")))
+    return below(
+        markdown_table(header, body), made_by(found.path("speed", hardware, f"{name}.csv"))
+    )
 
 
 def backends_of(rows: Iterable[Row]) -> str:
@@ -575,7 +576,7 @@ def stages(found: Results, hardware: str) -> str:
     if all(products):
         body.append(["network, times its products", *(r["times_product"] for r in products)])
     header = [label, *(f"`{weights_of(w)}`, ms" for w in weights)]
-    return below(table(header, body), made_by(found.path("speed", hardware, "stages.csv")))
+    return below(markdown_table(header, body), made_by(found.path("speed", hardware, "stages.csv")))
 
 
 def growth(found: Results, hardware: str) -> str:
@@ -592,20 +593,15 @@ def growth(found: Results, hardware: str) -> str:
         header.append("backend")
         for line in body:
             line.append(backends_of(cells[line[0], w] for w in weights))
-    laws = [
-        f"`{weights_of(w)}` {exponent([r for r in rows if r['weights'] == w]):.2f}" for w in weights
-    ]
+
+    def columns_of(name: str) -> list[list[float]]:
+        own = [row for row in rows if row["weights"] == name]
+        return [[float(row[column]) for row in own] for column in ("matches", "median_ms")]
+
+    laws = [f"`{weights_of(w)}` {exponent(*columns_of(w)):.2f}" for w in weights]
     text = f"Exponent of the time from {GROWTH_FROM} matches on: {', '.join(laws)}."
     made = made_by(found.path("speed", hardware, "growth.csv"))
-    return below(table(header, body), f"{text} {made}".strip())
-
-
-def exponent(rows: Sequence[Row]) -> float:
-    far = [row for row in rows if int(row["matches"]) >= GROWTH_FROM]
-    if len(far) < 2:
-        return float("nan")
-    x, y = (np.log([float(row[c]) for row in far]) for c in ("matches", "median_ms"))
-    return float(np.polyfit(x, y, 1)[0])
+    return below(markdown_table(header, body), f"{text} {made}".strip())
 
 
 def clouds(found: Results) -> str:
@@ -625,7 +621,7 @@ def clouds(found: Results) -> str:
             columns = ["median_ms", "right"] + ["backend"] * bool(backends_of(rows[hardware]))
             line += [cell(c, row[c]) if row else "-" for c in columns]
         body.append(line)
-    return table(header, body)
+    return markdown_table(header, body)
 
 
 def matches(found: Results) -> str:
@@ -646,7 +642,7 @@ def matches(found: Results) -> str:
             line += [cell(c, row.get(c, "-")) if row else "-" for c in columns]
         body.append(line)
     made = (made_by(found.path("speed", hardware, "matches.csv")) for hardware in rows)
-    return below(table(header, body), *made)
+    return below(markdown_table(header, body), *made)
 
 
 def aims(found: Results) -> str:
@@ -656,7 +652,7 @@ def aims(found: Results) -> str:
         row = next(row for row in found.speed(GPU, name) if row["method"] == method)
         measured = float(row["median_ms"])
         body.append([about, str(aim), number(row["median_ms"]), f"{measured / aim:.1f}"])
-    return table(["", "aim, ms", "measured, ms", "times the aim"], body)
+    return markdown_table(["", "aim, ms", "measured, ms", "times the aim"], body)
 
 
 # The model and its features
@@ -675,7 +671,7 @@ def model(found: Results) -> str:
             title = f"{dataset}, {descriptor} ({row['pairs']} pairs)"
             body.append([title, weights, recall(row), *errors, *shares])
     columns = ("poses found, %", "RE, deg", "TE, cm", "inlier precision, %", "recall, %", "F1, %")
-    return table(["", "weights", *columns], body)
+    return markdown_table(["", "weights", *columns], body)
 
 
 def grouped(rows: Sequence[Row], *columns: str) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
@@ -693,7 +689,7 @@ def similarity(found: Results) -> str:
         numbers = (f"{value:.3f}" for value in (alike, apart, alike - apart))
         body.append([benchmark, network, str(len(group)), *numbers])
     columns = ("two inliers", "an inlier and an outlier", "difference")
-    return table(["benchmark", "network", "pairs", *columns], body)
+    return markdown_table(["benchmark", "network", "pairs", *columns], body)
 
 
 def ambiguity(found: Results) -> str:
@@ -704,7 +700,9 @@ def ambiguity(found: Results) -> str:
         [benchmark, str(len(group)), *(f"{100 * mean(group, c):.1f}" for c in columns)]
         for (benchmark,), group in grouped(rows, "benchmark")
     ]
-    return table(["benchmark", "pairs", "both right, %", "one right, %", "both wrong, %"], body)
+    return markdown_table(
+        ["benchmark", "pairs", "both right, %", "one right, %", "both wrong, %"], body
+    )
 
 
 def theorem(found: Results) -> str:
@@ -729,7 +727,7 @@ def theorem(found: Results) -> str:
         "clean sets, %",
         "by Poisson, %",
     ]
-    return table(header, body)
+    return markdown_table(header, body)
 
 
 def runs_of(rows: Iterable[Row]) -> list[str]:

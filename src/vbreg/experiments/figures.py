@@ -27,7 +27,7 @@ from vbreg.benchmark.plots import COLOURS, INLIER_BINS, MIN_BIN_PAIRS, new_figur
 from vbreg.benchmark.predict import PREDICTIONS, PROBLEMS, table_path
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems, open_sequence
 from vbreg.benchmark.report import write_csv
-from vbreg.benchmark.score import Interval, Row, score, title_of
+from vbreg.benchmark.score import Interval, Row, recall_interval, score, title_of
 from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
 from vbreg.experiments.theorem1 import matches_of
@@ -37,7 +37,6 @@ from vbreg.model import VBReg
 from vbreg.render import before_after
 from vbreg.training.journal import read_log
 from vbreg.types import Float64
-from vbreg.voting import wilson_lower_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -322,15 +321,10 @@ def recall_bins(rows: Sequence[Row]) -> list[RecallBin]:
         for b, (low, high) in enumerate(pairwise(INLIER_BINS)):
             hits = [row.success for row, p in zip(own, place, strict=True) if p == b]
             if len(hits) >= MIN_BIN_PAIRS:
-                bins.append(RecallBin(method, low, high, len(hits), wilson(sum(hits), len(hits))))
+                bins.append(
+                    RecallBin(method, low, high, len(hits), recall_interval(np.array(hits)))
+                )
     return bins
-
-
-def wilson(hits: int, total: int) -> Interval:
-    """Return the share of hits with its 95 % Wilson interval."""
-    low = float(wilson_lower_bound(torch.tensor(hits), total, 1.96))
-    high = 1.0 - float(wilson_lower_bound(torch.tensor(total - hits), total, 1.96))
-    return Interval(hits / total, low, high)
 
 
 def recall(benchmark: Path, output: Path) -> Path:

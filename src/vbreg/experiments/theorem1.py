@@ -25,6 +25,7 @@ from scipy import stats
 from vbreg import backends
 from vbreg.backends.devices import choose_device
 from vbreg.backends.plain import Backend
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, new_figure, save
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import write_csv
@@ -411,15 +412,15 @@ def markdown(found: Sequence[Measurement], settings: Settings) -> str:
         f"# Theorem 1 on {settings.dataset}, {settings.descriptor} matches, {len(found)} pairs",
         findings(found),
         "## Outliers in the sets of inlier seeds",
-        _table(*_assumptions(groups, kappa)),
+        markdown_table(*_assumptions(groups, kappa), "right"),
         "Means over the pairs with an inlier seed, medians for dispersion (variance over mean, 1 "
         f"for Poisson). Not rejected: chi-square test at {100 * LEVEL:g} %, of the pairs with "
         "enough sets for it, which are taken as independent. Shared: part of their members that "
         "the sets of two inlier seeds have in common. Clean: inliers only.",
         f"## Against samples of {kappa}, as in the theorem",
-        _table(*_comparison(groups, None)),
+        markdown_table(*_comparison(groups, None), "right"),
         f"## Against samples of {MINIMAL}, as RANSAC is used",
-        _table(*_comparison(groups, MINIMAL)),
+        markdown_table(*_comparison(groups, MINIMAL), "right"),
         "U is the median over pairs, below the part of them where alpha < U, RANSAC the mean "
         "probability of a clean sample. The formula is the theorem's, with the matches in a sample "
         "as the exponent of the inlier ratio.",
@@ -534,11 +535,6 @@ def _opponent(known: Sequence[Measurement]) -> str:
 def _kappa(found: Sequence[Measurement]) -> int:
     """Return the kappa of all pairs but those with fewer matches than a set has places."""
     return max(m.kappa for m in found)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---:"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _mean(values: Iterable[float]) -> float:
