@@ -31,13 +31,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from scipy.spatial import cKDTree
 
+from vbreg.benchmark.problems import Settings
 from vbreg.datasets.threedmatch import read_log
 from vbreg.frames import LocalCloud
 from vbreg.matching import describe
+from vbreg.metrics import pose_error
 from vbreg.model import VBReg
 from vbreg.motions import inverse
 from vbreg.registrar import usual_viewpoint
@@ -47,10 +50,14 @@ from vbreg.scenes.overlaps import ScanSurface, exact_poses, overlapping_pairs
 from vbreg.scenes.search import ERROR_SCALE
 from vbreg.types import Float64, Int64
 
-MAX_RE, MAX_TE = 15.0, 0.30  # degrees and metres, of a right pair indoors
-MAX_RE_OUTDOORS, MAX_TE_OUTDOORS = 5.0, 0.60
 SURFACE_POINTS = 1000  # of a cloud, whose distance from the other is looked at
 BENCHMARKS = ("3DMatch", "3DLoMatch")
+
+
+def limits_of(dataset: str) -> tuple[float, float]:
+    """Return the degrees and metres below which a pose of a data set is right."""
+    protocol = Settings.of(dataset)
+    return protocol.rotation, protocol.translation
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +68,7 @@ class Scene:
     clouds: Sequence[Path | Float64]
     pairs: dict[str, list[tuple[int, int, Float64]]]  # source, target, T_target_source
     truth: list[dict[int, Float64]]  # T_world_scan of scans that pairs connect, the most first
-    limits: tuple[float, float] = (MAX_RE, MAX_TE)
+    limits: tuple[float, float] = limits_of("3dmatch")
 
     @cached_property
     def points(self) -> list[Float64]:
@@ -139,8 +146,7 @@ def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
         number = {frame: k for k, frame in enumerate(sorted(scans))}
         listed = [(number[a], number[b], T_b_a) for a, b, T_b_a in pairs]
         clouds = [scans[frame] for frame in sorted(scans)]
-        limits = MAX_RE_OUTDOORS, MAX_TE_OUTDOORS
-        yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits)
+        yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits_of("kitti"))
 
 
 def chained(pairs: Sequence[tuple[int, int, Float64]]) -> list[dict[int, Float64]]:
@@ -176,17 +182,9 @@ def true_pose(scene: Scene, source: int, target: int) -> Float64 | None:
     return None
 
 
-def pose_errors(A: Float64, B: Float64) -> tuple[float, float]:
-    """Return the angle in degrees and the distance between two poses."""
-    cosine = (np.trace(A[:3, :3].T @ B[:3, :3]) - 1) / 2
-    angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-    return float(angle), float(np.linalg.norm(A[:3, 3] - B[:3, 3]))
-
-
 def is_right(A: Float64, B: Float64, limits: tuple[float, float]) -> bool:
     """Tell whether a pose is right by the protocol."""
-    angle, shift = pose_errors(A, B)
-    return angle < limits[0] and shift < limits[1]
+    return bool(pose_error(torch.from_numpy(A), torch.from_numpy(B)).success(*limits))
 
 
 def recall(
@@ -253,7 +251,7 @@ def row_of(
     members = np.flatnonzero(component == 0).tolist()
     errors = position_errors(T, scene.truth[0], members)
     shifts = [
-        pose_errors(inverse(T[t]) @ T[s], pose)[1]
+        np.linalg.norm((inverse(T[t]) @ T[s] - pose)[:3, 3])
         for s, t, pose in lists[0]
         if component[s] == component[t]
     ]
