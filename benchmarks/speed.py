@@ -60,8 +60,10 @@ class Timing(NamedTuple):
     def of(
         solve: Callable[[Any], Any], inputs: Sequence[Any], device: torch.device
     ) -> tuple[Timing, list[Any]]:
-        """Of each input once, after a round to warm up; and the results. What a GPU records is
-        allocated in that round alone."""
+        """Time one call for each input after a warm-up; return timing and results.
+
+        What a GPU records is allocated in the warm-up alone.
+        """
         warm_up = inputs if devices.is_gpu(device) else inputs[:1]
         first = [measured(partial(solve, given), device, give_back=True)[1] for given in warm_up]
         found = [measured(partial(solve, given), device) for given in inputs]
@@ -164,7 +166,7 @@ def open3d_clouds(problem: Problem) -> Iterator[tuple[Any, Any]]:
 
 
 def open3d_ransac(problem: Problem) -> Answer:
-    """As its guide does, with 100,000 samples."""
+    """Register by Open3D's RANSAC as in its guide, with 100,000 samples."""
     import open3d as o3d
 
     registration = o3d.pipelines.registration
@@ -184,8 +186,11 @@ def open3d_ransac(problem: Problem) -> Answer:
 
 
 def open3d_fgr(problem: Problem) -> Answer:
-    """With the options of our method `fgr`, which explains them: the kernel narrows from the extent
-    of the clouds to the inlier threshold. Open3D's default does not narrow it."""
+    """Register by Open3D's FGR with the options of our method `fgr`.
+
+    The kernel narrows from the extent of the clouds to the inlier threshold; Open3D's default does
+    not narrow it.
+    """
     import open3d as o3d
 
     registration = o3d.pipelines.registration
@@ -200,7 +205,7 @@ def open3d_fgr(problem: Problem) -> Answer:
 
 
 def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int, int]]:
-    """(times, rows, inner, columns) of the matrix products of the dense network on n matches."""
+    """List (times, rows, inner, columns) of the dense network's matrix products on n matches."""
     d, z, h = config.width, config.latent_width, config.hidden_width
     branch = [(z + d, h), (h, 3 * h), (h, 3 * h), (h, h), (h, z), (z + h, d)]
     layers = [shape for shape in branch for _ in range(3)] if config.variational else [(d, d)]
@@ -210,8 +215,10 @@ def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int,
 
 
 def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
-    """Seconds that torch's float32 product alone needs for them, once each, warmed up. Not by
-    `measured`: its look at memory seems to slow the product after it and would flatter the network.
+    """Return the seconds that torch's float32 product needs for `network_products`, once each.
+
+    `measured` is not used: its look at memory seems to slow the product after it, which would
+    flatter the network.
     """
     total = 0.0
     for times, rows, inner, columns in network_products(config, n):

@@ -225,7 +225,7 @@ class Results:
         return read_rows(self.path("speed", hardware, f"{table}.csv"))
 
     def hardware(self, folder: str) -> str:
-        """Its name in words."""
+        """Return the hardware of a folder of `speed` in words, such as `2 CPU cores`."""
         return hardware_of(self.path("speed", folder, "matches.csv"))
 
     def milliseconds(self, method: str, hardware: str) -> float | None:

@@ -542,7 +542,7 @@ def cell(column: str, text: str) -> str:
 
 
 def speed(found: Results, hardware: str, name: str) -> str:
-    """A speed table as it is, with words for headings."""
+    """Return a table of `docs/results/speed` with all its rows and columns, headings in words."""
     rows = found.speed(hardware, name)
     header = [heading(column) for column in rows[0]]
     body = [[cell(column, text) for column, text in row.items()] for row in rows]
@@ -552,7 +552,7 @@ def speed(found: Results, hardware: str, name: str) -> str:
 
 
 def backends_of(rows: Iterable[Row]) -> str:
-    """What computed them, where the file says so."""
+    """Return the backends that computed some rows, or nothing where their file does not say."""
     return " and ".join(dict.fromkeys(row["backend"] for row in rows if row.get("backend")))
 
 

@@ -374,7 +374,10 @@ def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _said_of(descriptor: Descriptor) -> dict[str, str]:
-    """Return what a file says of a descriptor: its name means another thing elsewhere, perhaps."""
+    """Return the kind and the name of a descriptor, as a map's file has them.
+
+    A name alone may mean another descriptor where the file is read.
+    """
     # `descriptor_named` wraps a function of the user's own, which has no network.
     own = descriptor.network is None and isinstance(descriptor.rows, partial)
     if not own and descriptor.name in DESCRIPTORS:

@@ -94,7 +94,10 @@ def _mean(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _fit(pair: SurfacePair, T: Tensor, reach: float) -> Fit:
-    """Return what pulls at poses (B, 4, 4)."""
+    """Return how well the clouds lie on each other under poses (B, 4, 4).
+
+    Only points of the target within `reach` are partners.
+    """
     source, target = pair.source, pair.target
     here, turned = apply(T, source.points), source.normals @ T[:, :3, :3].mT
     index, _, valid = target.searchable.nearest(here.to(target.points), reach, 1)

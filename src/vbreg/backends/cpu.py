@@ -316,9 +316,9 @@ def vote(
     mask: Tensor,
     config: VotingConfig,
 ) -> HypotheticalInliers:
-    """Compute `voting.vote` with ballots on which only what is compatible with a seed stands.
+    """Find the sets that `voting.vote` finds, counting votes for compatible matches alone.
 
-    That is a tenth of all correspondences on real matches.
+    Those compatible with a seed are about a tenth of all, where matches are real.
     """
     unit = [F.normalize(f.float(), dim=-1) for f in reversed(electorate.features)]
     attention = [(q.float(), k.float()) for q, k in reversed(electorate.attention)]
