@@ -56,7 +56,7 @@ MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut
 SHARED = 0.06  # of the points of a piece that both of its halves have
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
-Words: TypeAlias = Callable[[int], object]
+OnDone: TypeAlias = Callable[[int], object]
 SeenFrom: TypeAlias = Literal["origin", "unknown"]
 
 
@@ -84,7 +84,7 @@ class Map:
         names: Sequence[str] | None = None,
         model: VBReg | None = None,
         device: str = "auto",
-        on_done: Words = lambda count: None,
+        on_done: OnDone = lambda count: None,
     ) -> Map:
         """Describe a map: one merged cloud, or several with their poses T_map_cloud (4, 4).
 
