@@ -223,6 +223,15 @@ def test_rooms_have_an_order() -> None:
         assert not allowed(room) & {"viewer", "figure"}, room  # the command line shows, nobody else
 
 
+def test_the_document_has_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.split("\n## The rooms\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    told = re.findall(r"`([^`]+)`", " ".join(cells))
+    rooms = [room for room in ALLOWED if not room.startswith("__")]
+    assert sorted(told) == sorted(f"{r}/" if (SOURCE / r).is_dir() else r for r in rooms)
+
+
 def test_the_science_imports_no_backend() -> None:
     for room in SCIENCE:
         assert allowed(room) <= SCIENCE | {"geometry"}, room
