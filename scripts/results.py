@@ -1,7 +1,7 @@
 """Read the checked-in results in docs/results: rows of a CSV file, and the run that made it.
 
-`scripts/write_tables.py`, the modules `tables_of_*` beside it and `scripts/plot_results.py` share this.
-What a CSV file or the `run.json` beside it holds is never written down here.
+`scripts/write_tables.py`, the modules `tables_of_*` beside it and `scripts/plot_results.py` share
+this. What a CSV file or the `run.json` beside it holds is never written down here.
 """
 
 from __future__ import annotations

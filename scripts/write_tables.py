@@ -9,8 +9,8 @@ A document marks the place of a table by its name:
     <!-- end table -->
 
 Everything between the two lines is replaced. `TABLES` below says which function makes which table.
-To add one, write a function in a module `tables_of_*` beside this that takes `Results` and gives Markdown,
-and add a row to `TABLES`.
+To add one, write a function in a module `tables_of_*` beside this that takes `Results` and gives
+Markdown, and add a row to `TABLES`.
 """
 
 from __future__ import annotations
