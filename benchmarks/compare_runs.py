@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vbreg.benchmark.cache import read_table
 from vbreg.benchmark.predict import PREDICTIONS
+from vbreg.io.tables import read_table
 from vbreg.metrics import pose_error
 
 SAME = 0.1, 1e-3  # degrees, metres

@@ -71,7 +71,7 @@ def upper_half(cloud: DescribedCloud, by: Tensor, count: int) -> Tensor:
 
 
 def keypoint_count(cloud: DescribedCloud, count: int) -> int:
-    """As `register` has it: so many, or a quarter of the points."""
+    """Return how many keypoints `register` takes: `count`, or a quarter of the points if more."""
     return min(len(cloud), max(count, len(cloud) // 4))
 
 

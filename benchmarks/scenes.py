@@ -22,22 +22,22 @@ from __future__ import annotations
 
 import argparse
 import csv
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from scipy.spatial import cKDTree
+from scene_solvers import OTHERS, open3d_refined
+from scene_truth import Scene, kitti_scenes, threedmatch_scenes, true_pose, with_rotations
 
-from vbreg.datasets.threedmatch import read_log
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.frames import LocalCloud
 from vbreg.matching import describe
+from vbreg.metrics import pose_error
 from vbreg.model import VBReg
 from vbreg.motions import inverse
 from vbreg.registrar import usual_viewpoint
@@ -47,31 +47,7 @@ from vbreg.scenes.overlaps import ScanSurface, exact_poses, overlapping_pairs
 from vbreg.scenes.search import ERROR_SCALE
 from vbreg.types import Float64, Int64
 
-MAX_RE, MAX_TE = 15.0, 0.30  # degrees and metres, of a right pair indoors
-MAX_RE_OUTDOORS, MAX_TE_OUTDOORS = 5.0, 0.60
 SURFACE_POINTS = 1000  # of a cloud, whose distance from the other is looked at
-BENCHMARKS = ("3DMatch", "3DLoMatch")
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """Clouds, pairs of them with a known pose, and the poses that follow."""
-
-    name: str
-    clouds: Sequence[Path | Float64]
-    pairs: dict[str, list[tuple[int, int, Float64]]]  # source, target, T_target_source
-    truth: list[dict[int, Float64]]  # T_world_scan of scans that pairs connect, the most first
-    limits: tuple[float, float] = (MAX_RE, MAX_TE)
-
-    @cached_property
-    def points(self) -> list[Float64]:
-        """The points of every cloud."""
-        return [_cloud(cloud) for cloud in self.clouds]
-
-    @cached_property
-    def trees(self) -> list[cKDTree]:
-        """The points, as neighbours are looked for among them."""
-        return [cKDTree(points) for points in self.points]
 
 
 @dataclass(frozen=True)
@@ -99,94 +75,9 @@ class Row:
     resumed: bool = False  # pairs of an earlier run were there: seconds are not those of all
 
 
-def chosen(root: Path, names: Sequence[str]) -> list[Path]:
-    """Return the folders of these names, or all."""
-    folders = {path.name: path for path in sorted(root.iterdir()) if path.is_dir()}
-    unknown = [name for name in names if name not in folders]
-    if unknown:
-        raise SystemExit(f"no scene {unknown[0]!r}; choose from {', '.join(folders)}")
-    return [folders[name] for name in names or folders]
-
-
-def threedmatch_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
-    """Yield the scenes of 3DMatch in this project's layout."""
-    for folder in chosen(root / "fragments", names):
-        count = len(list(folder.glob("cloud_bin_*.npz")))
-        clouds = [folder / f"cloud_bin_{k}.npz" for k in range(count)]
-        logs = {b: root / "benchmarks" / b / folder.name / "gt.log" for b in BENCHMARKS}
-        # The file has T_i_j; the pair is laid from i onto j, as `vbreg benchmark` does.
-        pairs = {
-            b: [(i, j, np.linalg.inv(T_i_j)) for i, j, T_i_j in read_log(path)]
-            for b, path in logs.items()
-        }
-        every = [pair for each in pairs.values() for pair in each]
-        yield Scene(folder.name, clouds, pairs, chained(every))
-
-
-def kitti_scenes(root: Path, names: Sequence[str]) -> Iterator[Scene]:
-    """Yield drives of KITTI: every scan that a pair names, once."""
-    for folder in chosen(root, names):
-        scans: dict[int, Float64] = {}
-        pairs = []
-        for file in sorted(folder.glob("drive*-pair*_*.npz")):
-            found = re.search(r"pair(\d+)_(\d+)", file.name)
-            assert found is not None
-            a, b = map(int, found.groups())
-            with np.load(file) as held:
-                scans.setdefault(a, held["xyz0"].astype(np.float64))
-                scans.setdefault(b, held["xyz1"].astype(np.float64))
-                pairs.append((a, b, held["gt_trans"].astype(np.float64)))
-        number = {frame: k for k, frame in enumerate(sorted(scans))}
-        listed = [(number[a], number[b], T_b_a) for a, b, T_b_a in pairs]
-        clouds = [scans[frame] for frame in sorted(scans)]
-        limits = MAX_RE_OUTDOORS, MAX_TE_OUTDOORS
-        yield Scene(folder.name, clouds, {"pairs": listed}, chained(listed), limits)
-
-
-def chained(pairs: Sequence[tuple[int, int, Float64]]) -> list[dict[int, Float64]]:
-    """Return poses of scans by number, each set of scans in a frame of its own; the largest first.
-
-    Pairs lead from scan to scan, from the first of a set.
-    """
-    neighbours: dict[int, list[tuple[int, Float64]]] = {}
-    for source, target, T_target_source in pairs:
-        neighbours.setdefault(target, []).append((source, T_target_source))
-        neighbours.setdefault(source, []).append((target, np.linalg.inv(T_target_source)))
-    sets: list[dict[int, Float64]] = []
-    for start in sorted(neighbours):
-        if any(start in T for T in sets):
-            continue
-        T = {start: np.eye(4)}
-        todo = [start]
-        while todo:
-            here = todo.pop(0)
-            for other, T_here_other in neighbours[here]:
-                if other not in T:
-                    T[other] = T[here] @ T_here_other
-                    todo.append(other)
-        sets.append(T)
-    return sorted(sets, key=len, reverse=True)
-
-
-def true_pose(scene: Scene, source: int, target: int) -> Float64 | None:
-    """Return the true T_target_source, or None where known pairs do not join the two scans."""
-    for T in scene.truth:
-        if source in T and target in T:
-            return inverse(T[target]) @ T[source]
-    return None
-
-
-def pose_errors(A: Float64, B: Float64) -> tuple[float, float]:
-    """Return the angle in degrees and the distance between two poses."""
-    cosine = (np.trace(A[:3, :3].T @ B[:3, :3]) - 1) / 2
-    angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
-    return float(angle), float(np.linalg.norm(A[:3, 3] - B[:3, 3]))
-
-
 def is_right(A: Float64, B: Float64, limits: tuple[float, float]) -> bool:
     """Tell whether a pose is right by the protocol."""
-    angle, shift = pose_errors(A, B)
-    return angle < limits[0] and shift < limits[1]
+    return bool(pose_error(torch.from_numpy(A), torch.from_numpy(B)).success(*limits))
 
 
 def recall(
@@ -253,7 +144,7 @@ def row_of(
     members = np.flatnonzero(component == 0).tolist()
     errors = position_errors(T, scene.truth[0], members)
     shifts = [
-        pose_errors(inverse(T[t]) @ T[s], pose)[1]
+        np.linalg.norm((inverse(T[t]) @ T[s] - pose)[:3, 3])
         for s, t, pose in lists[0]
         if component[s] == component[t]
     ]
@@ -292,89 +183,6 @@ def edges_of(found: Reconstruction) -> PoseEdges:
         [ERROR_SCALE**2 * e.covariance for e in edges],
         [e.probability for e in edges],
     )
-
-
-def gtsam_solution(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
-    """Solve with gtsam's graduated non-convexity, truncated, from the tree of probable edges."""
-    import gtsam
-
-    from vbreg.motions import adjoint
-    from vbreg.scenes.graph import components, tree_poses
-
-    A = adjoint(edges.T_target_source)
-    information = np.swapaxes(A, -1, -2) @ edges.information @ A
-    factors, values = gtsam.NonlinearFactorGraph(), gtsam.Values()
-    component = components(scans, edges)
-    for k, pose in enumerate(tree_poses(scans, edges)):
-        values.insert(k, gtsam.Pose3(pose))
-    sure = gtsam.noiseModel.Isotropic.Sigma(6, 1e-6)
-    firsts = np.unique(component, return_index=True)[1].tolist()
-    for k in firsts:
-        factors.add(gtsam.PriorFactorPose3(int(k), values.atPose3(int(k)), sure))
-    for e in range(len(edges)):
-        noise = gtsam.noiseModel.Gaussian.Information(information[e])
-        pose = gtsam.Pose3(edges.T_target_source[e])
-        ends = int(edges.target[e]), int(edges.source[e])
-        factors.add(gtsam.BetweenFactorPose3(*ends, pose, noise))
-    params = gtsam.GncLMParams(gtsam.LevenbergMarquardtParams())
-    params.setLossType(gtsam.GncLossType.TLS)
-    params.setKnownInliers(list(range(len(firsts))))
-    optimizer = gtsam.GncLMOptimizer(factors, values, params)
-    optimizer.setInlierCostThresholdsAtProbability(0.99)
-    solved = optimizer.optimize()
-    weights = np.asarray(optimizer.getWeights())[len(firsts) :]
-    T = np.stack([solved.atPose3(k).matrix() for k in range(scans)])
-    return T, components(scans, edges.take(weights > 0.5))
-
-
-def open3d_solution(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
-    """Solve with Open3D's pose graph: every edge uncertain, then pruned by its line process."""
-    import open3d
-
-    from vbreg.scenes.graph import components, tree_poses
-
-    registration = open3d.pipelines.registration
-    graph = registration.PoseGraph()
-    for pose in tree_poses(scans, edges):
-        graph.nodes.append(registration.PoseGraphNode(pose))
-    for s, t, pose, W in zip(
-        edges.source, edges.target, edges.T_target_source, edges.information, strict=True
-    ):
-        graph.edges.append(registration.PoseGraphEdge(int(s), int(t), pose, W, uncertain=True))
-    open3d_optimized(graph)
-    T = np.stack([np.asarray(node.pose) for node in graph.nodes])
-    ends = [(edge.source_node_id, edge.target_node_id) for edge in graph.edges]
-    left = PoseEdges.of(ends, [np.eye(4)] * len(ends))
-    return T, components(scans, left)
-
-
-def open3d_optimized(graph: Any) -> None:
-    """Solve a pose graph of Open3D in place."""
-    import open3d
-
-    registration = open3d.pipelines.registration
-    option = registration.GlobalOptimizationOption(
-        max_correspondence_distance=0.1, edge_prune_threshold=0.25, reference_node=0
-    )
-    registration.global_optimization(
-        graph,
-        registration.GlobalOptimizationLevenbergMarquardt(),
-        registration.GlobalOptimizationConvergenceCriteria(),
-        option,
-    )
-
-
-def plain_gnc(scans: int, edges: PoseEdges) -> tuple[Float64, Int64]:
-    """Solve all edges at once with our own graph, without the rules of joining."""
-    found = solve_graph(scans, edges)
-    return found.T_world_scan, found.component
-
-
-OTHERS: dict[str, Callable[[int, PoseEdges], tuple[Float64, Int64]]] = {
-    "our GNC on all edges": plain_gnc,
-    "gtsam GNC": gtsam_solution,
-    "Open3D pose graph": open3d_solution,
-}
 
 
 def other_rows(scene: Scene, found: Reconstruction, console: Console) -> Iterator[Row]:
@@ -423,53 +231,12 @@ def true_rows(scene: Scene, model: VBReg, outdoors: bool, console: Console) -> I
     yield row_of(scene, "refined from the true poses", *ends, [], 0, clock)
     clock = Clock()
     try:
-        refined = open3d_refined(scene, T, pairs, scale)
+        refined = open3d_refined(scene.points, T, pairs, scale)
     except ImportError as error:
         console.print(f"Open3D from the true poses: {error.name} is not installed")
         return
     clock.stop()
     yield row_of(scene, "Open3D from the true poses", refined, alone, [], 0, clock)
-
-
-def open3d_refined(
-    scene: Scene, T: Float64, pairs: Sequence[tuple[int, int]], scale: Scale
-) -> Float64:
-    """Return poses (K, 4, 4) by Open3D's ICP of these pairs, from poses, and its pose graph."""
-    import open3d
-
-    registration = open3d.pipelines.registration
-    clouds = []
-    for points in scene.points:
-        cloud = open3d.geometry.PointCloud(open3d.utility.Vector3dVector(points))
-        cloud = cloud.voxel_down_sample(scale.voxel_size)
-        around = open3d.geometry.KDTreeSearchParamHybrid(scale.normal_radius, 30)
-        cloud.estimate_normals(around)
-        clouds.append(cloud)
-    graph = registration.PoseGraph()
-    for pose in T:
-        graph.nodes.append(registration.PoseGraphNode(pose))
-    reach = scale.inlier_threshold
-    to_plane = registration.TransformationEstimationPointToPlane()
-    for s, t in pairs:
-        X = inverse(T[t]) @ T[s]
-        for most in (reach, reach / 2):
-            X = registration.registration_icp(
-                clouds[s], clouds[t], most, X, to_plane
-            ).transformation
-        W = registration.get_information_matrix_from_point_clouds(
-            clouds[s], clouds[t], reach / 2, X
-        )
-        graph.edges.append(registration.PoseGraphEdge(s, t, X, W, uncertain=False))
-    open3d_optimized(graph)
-    return np.stack([np.asarray(node.pose) for node in graph.nodes])
-
-
-def with_rotations(T: Float64) -> Float64:
-    """Return poses (K, 4, 4) with the rotations nearest to theirs: files are rounded."""
-    U, _, Vh = np.linalg.svd(T[:, :3, :3])
-    found = T.copy()
-    found[:, :3, :3] = U @ Vh
-    return found
 
 
 # --- the run
@@ -493,14 +260,11 @@ class Clock:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows, and the mean of each solver."""
-    lines = [
-        "| scene | solver | scans | pairs tried | components | largest | recall | low overlap | "
-        "position error | at most | of pairs | edges kept | known | wrong | surfaces apart | "
-        "seconds | of cores | pairs/s |",
-        "|" + "---|" * 18,
-    ]
-    for row in rows:
-        cells = [
+    header = ["scene", "solver", "scans", "pairs tried", "components", "largest", "recall"]
+    header += ["low overlap", "position error", "at most", "of pairs", "edges kept", "known"]
+    header += ["wrong", "surfaces apart", "seconds", "of cores", "pairs/s"]
+    body = [
+        [
             row.scene,
             row.solver,
             str(row.scans),
@@ -520,7 +284,9 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.core_seconds:.1f}",
             f"{row.pairs_tried / row.seconds:.2f}" if row.edges_kept and not row.resumed else "-",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        for row in rows
+    ]
+    lines = [markdown_table(header, body)]
     for solver in dict.fromkeys(row.solver for row in rows):
         own = [row for row in rows if row.solver == solver]
         mean = [np.mean([getattr(r, name) for r in own]) for name in ("recall", "recall_low")]
@@ -592,14 +358,6 @@ def main() -> None:
         own = [row for row in rows if row.scene == scene.name]
         console.print(table(own), soft_wrap=True, markup=False)
     print(table(rows))
-
-
-def _cloud(cloud: Path | Float64) -> Float64:
-    """Return the points of a fragment."""
-    if not isinstance(cloud, Path):
-        return cloud
-    with np.load(cloud) as held:
-        return np.asarray(held["pcd"], dtype=np.float64)
 
 
 class progress:

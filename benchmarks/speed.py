@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,7 +27,9 @@ import torch
 
 from vbreg.backends import devices
 from vbreg.backends.devices import choose_device, device_name
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.benchmark.measure import measured
+from vbreg.benchmark.power_law import GROWTH_FROM, exponent
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems
 from vbreg.benchmark.report import describe_run, machine
 from vbreg.methods import METHODS, Problem, available, open_method
@@ -59,8 +60,10 @@ class Timing(NamedTuple):
     def of(
         solve: Callable[[Any], Any], inputs: Sequence[Any], device: torch.device
     ) -> tuple[Timing, list[Any]]:
-        """Of each input once, after a round to warm up; and the results. What a GPU records is
-        allocated in that round alone."""
+        """Time one call for each input after a warm-up; return timing and results.
+
+        What a GPU records is allocated in the warm-up alone.
+        """
         warm_up = inputs if devices.is_gpu(device) else inputs[:1]
         first = [measured(partial(solve, given), device, give_back=True)[1] for given in warm_up]
         found = [measured(partial(solve, given), device) for given in inputs]
@@ -163,7 +166,7 @@ def open3d_clouds(problem: Problem) -> Iterator[tuple[Any, Any]]:
 
 
 def open3d_ransac(problem: Problem) -> Answer:
-    """As its guide does, with 100,000 samples."""
+    """Register by Open3D's RANSAC as in its guide, with 100,000 samples."""
     import open3d as o3d
 
     registration = o3d.pipelines.registration
@@ -183,8 +186,11 @@ def open3d_ransac(problem: Problem) -> Answer:
 
 
 def open3d_fgr(problem: Problem) -> Answer:
-    """With the options of our method `fgr`, which explains them: the kernel narrows from the extent
-    of the clouds to the inlier threshold. Open3D's default does not narrow it."""
+    """Register by Open3D's FGR with the options of our method `fgr`.
+
+    The kernel narrows from the extent of the clouds to the inlier threshold; Open3D's default does
+    not narrow it.
+    """
     import open3d as o3d
 
     registration = o3d.pipelines.registration
@@ -199,7 +205,7 @@ def open3d_fgr(problem: Problem) -> Answer:
 
 
 def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int, int]]:
-    """(times, rows, inner, columns) of the matrix products of the dense network on n matches."""
+    """List (times, rows, inner, columns) of the dense network's matrix products on n matches."""
     d, z, h = config.width, config.latent_width, config.hidden_width
     branch = [(z + d, h), (h, 3 * h), (h, 3 * h), (h, h), (h, z), (z + h, d)]
     layers = [shape for shape in branch for _ in range(3)] if config.variational else [(d, d)]
@@ -209,8 +215,10 @@ def network_products(config: NetworkConfig, n: int) -> list[tuple[int, int, int,
 
 
 def product_time(config: NetworkConfig, n: int, device: torch.device) -> float:
-    """Seconds that torch's float32 product alone needs for them, once each, warmed up. Not by
-    `measured`: its look at memory seems to slow the product after it and would flatter the network.
+    """Return the seconds that torch's float32 product needs for `network_products`, once each.
+
+    `measured` is not used: its look at memory seems to slow the product after it, which would
+    flatter the network.
     """
     total = 0.0
     for times, rows, inner, columns in network_products(config, n):
@@ -325,15 +333,6 @@ def batches(
     return found
 
 
-def exponent(rows: Sequence[Row], column: str, least: int = 5000) -> float:
-    """Of the power law through the rows from `least` matches on."""
-    points = [(r["matches"], r[column]) for r in rows if r["matches"] >= least and r[column]]
-    if len(points) < 2:
-        return math.nan
-    x, y = np.log(np.array(points, dtype=np.float64)).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
 def plot_growth(rows: Sequence[Row], path: Path) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -348,14 +347,14 @@ def plot_growth(rows: Sequence[Row], path: Path) -> None:
             ("milliseconds", "megabytes above the weights"),
             strict=True,
         ):
-            power = exponent(own, column)
             seen = [r for r in own if r[column]]
+            sizes, costs = ([r[name] for r in seen] for name in ("matches", column))
             axis.loglog(
-                [r["matches"] for r in seen],
-                [r[column] for r in seen],
+                sizes,
+                costs,
                 "o-",
                 color=COLOURS[k],
-                label=f"{name}, exponent {power:.2f} from 5000 on",
+                label=f"{name}, exponent {exponent(sizes, costs):.2f} from {GROWTH_FROM} on",
             )
             axis.set_xlabel("matches")
             axis.set_ylabel(label)
@@ -374,9 +373,7 @@ def write(output: Path, name: str, title: str, rows: Sequence[Row]) -> str:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[str(row.get(c, "")) for c in columns] for row in rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown_table(columns, [[str(row.get(c, "")) for c in columns] for row in rows])
     return f"## {title}\n\n{table}\n"
 
 

@@ -98,7 +98,7 @@ def of_folder(folder: Path) -> list[Scene]:
 
 def of_3dmatch(root: Path, names: Sequence[str]) -> list[Scene]:
     """List the fragments of 3DMatch that its pairs give a pose to."""
-    from scenes import threedmatch_scenes, with_rotations
+    from scene_truth import threedmatch_scenes, with_rotations
 
     found = []
     for scene in threedmatch_scenes(root, names):

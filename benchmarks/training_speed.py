@@ -21,7 +21,7 @@ from vbreg.datasets.matches import MatchSet
 from vbreg.network import NetworkConfig
 from vbreg.training.batches import MatchSampler
 from vbreg.training.config import DataConfig, TrainConfig
-from vbreg.training.loop import Run
+from vbreg.training.loop import NetworkRun
 from vbreg.training.workers import Workers
 
 FORMS = ("eager", "compiled")  # the second with the attention kernel where there is one
@@ -51,7 +51,7 @@ def measure(
     config: TrainConfig, sampler: MatchSampler, device: torch.device, steps: int
 ) -> Measured:
     before = devices.start_peak(device, give_back=True)
-    run = Run(config, Workers(0, 1, device), sampler)
+    run = NetworkRun(config, Workers(0, 1, device), sampler)
     began = time.perf_counter()
     for _ in range(3):
         run.step()

@@ -269,17 +269,17 @@ GAP, TITLE, FOOTER = 16, 40, 44  # pixels
 SUN3D = "sun3d-hotel_umd-maryland_hotel1"
 
 
-def simulated_fragment(kind: str, seed: int = SEED) -> Panel:
-    generator = np.random.default_rng(seed)
+def simulated_fragment(kind: str) -> Panel:
+    generator = np.random.default_rng(SEED)
     scene = sample_surface(make_room(kind, generator), generator)
     trajectory = random_trajectory(scene, generator, focus=np.median(scene.coarse, axis=0))
-    noise = torch.Generator().manual_seed(seed)
+    noise = torch.Generator().manual_seed(SEED)
     points, _ = scan_scene(scene, trajectory, DepthCamera(), noise)
     return kind, points.numpy()
 
 
-def simulated_street(setting: Setting, seed: int = SEED) -> Panel:
-    generator = np.random.default_rng(seed)
+def simulated_street(setting: Setting) -> Panel:
+    generator = np.random.default_rng(SEED)
     street = make_street(generator, setting)
     ((points, _),) = drive_and_scan(street, generator, count=1)
     return setting, points.numpy()

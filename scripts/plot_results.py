@@ -117,7 +117,7 @@ def draw_panel(axis: Axes, shown: list[Marker]) -> None:
 
 
 def place_labels(axis: Axes, shown: list[Marker]) -> None:
-    """Each where it covers no marker, no interval and no other label: the first such place.
+    """Put each label at the first place where it covers no marker, no interval and no other label.
 
     Nothing of another method lies between a label and its marker either, where this can be.
     """

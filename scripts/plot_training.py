@@ -18,11 +18,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="NAME=FOLDER[,FOLDER]")
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="the picture")
+    parser.add_argument("--numbers", type=Path, help="what is drawn, as CSV")
     arguments = parser.parse_args()
     runs = (run.partition("=") for run in arguments.runs)
     parts = {name: [Path(part) for part in folders.split(",")] for name, _, folders in runs}
-    print(training_curves(parts, arguments.output))
+    print(training_curves(parts, arguments.output, arguments.numbers))
 
 
 if __name__ == "__main__":

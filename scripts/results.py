@@ -1,15 +1,14 @@
 """Read the checked-in results in docs/results: rows of a CSV file, and the run that made it.
 
-`scripts/write_tables.py` and `scripts/plot_results.py` share this. What a CSV file or the
-`run.json` beside it holds is never written down here.
+`scripts/write_tables.py`, the modules `tables_of_*` beside it and `scripts/plot_results.py` share
+this. What a CSV file or the `run.json` beside it holds is never written down here.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import hypot
@@ -29,7 +28,7 @@ DESCRIPTORS = (*SAMPLED, SHIPPED)
 REFERENCE = "vbreg:fast"  # what methods are compared with
 GPU, CPU = "h200", "cpu"  # folders in speed
 UNKNOWN = "a command that is not written down"
-UNIVERSAL = ("", "universal", "indoor", "outdoor")  # names that these weights have in older files
+UNIVERSAL = ("", "universal")  # names of these weights
 
 
 class ResultsError(Exception):
@@ -67,21 +66,17 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs behind a CSV file: from `run.json` beside it, or else from the page beside it.
+    """The runs behind a CSV file, from `run.json` beside it; none where it has none.
 
     `run.json` describes a run or lists some, or holds this for each CSV file by its stem.
     """
     about = path.parent / "run.json"
-    if about.exists():
-        found = json.loads(about.read_text(encoding="utf-8"))
-        found = found.get(path.stem, found)
-        runs = [run for run in (found if isinstance(found, list) else [found]) if "command" in run]
-        if runs:
-            return [Run(run["command"], run.get("device"), run.get("commit")) for run in runs]
-    for name in (f"{path.stem}.md", "report.md", "speed.md"):
-        if (page := path.parent / name).exists():
-            return [_run_on_page(page.read_text(encoding="utf-8"), read_rows(path))]
-    return []
+    if not about.exists():
+        return []
+    found = json.loads(about.read_text(encoding="utf-8"))
+    found = found.get(path.stem, found)
+    runs = [run for run in (found if isinstance(found, list) else [found]) if "command" in run]
+    return [Run(run["command"], run.get("device"), run.get("commit")) for run in runs]
 
 
 def made_by(path: Path) -> str:
@@ -93,15 +88,6 @@ def made_by(path: Path) -> str:
         when = f", commit {commit}" if commit else ""
         sentences.append(f"Made by {' and '.join(commands)}{where}{when}.")
     return " ".join(sentences)
-
-
-def _run_on_page(text: str, rows: Sequence[Row]) -> Run:
-    """By the first `Made by` below the table with the columns of the CSV file."""
-    table = text.find("| " + " | ".join(rows[0]) + " |")
-    made = re.search(r"Made by `([^`]+)`", text[max(table, 0) :])
-    device = re.search(r", on (.+?), torch ", text)
-    commit = re.search(r", commit (\w+)\.", text)
-    return Run(*(found.group(1) if found else None for found in (made, device, commit)))
 
 
 def hardware_of(path: Path) -> str:
@@ -239,7 +225,7 @@ class Results:
         return read_rows(self.path("speed", hardware, f"{table}.csv"))
 
     def hardware(self, folder: str) -> str:
-        """Its name in words."""
+        """Return the hardware of a folder of `speed` in words, such as `2 CPU cores`."""
         return hardware_of(self.path("speed", folder, "matches.csv"))
 
     def milliseconds(self, method: str, hardware: str) -> float | None:

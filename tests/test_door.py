@@ -69,7 +69,7 @@ def test_a_misspelt_name_does_not_type_check(tmp_path: Path) -> None:
         'vbreg.register("a.ply", "b.ply", preset="indor")\n'
         'vbreg.register("a.ply", "b.ply").fitnes\n'
     )
-    # With the project's settings, so that what `make lint` has cached is used.
+    # With the project's settings, so that what `make check` has cached is used.
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
     said = subprocess.run(
         [*command, str(right), str(wrong)],

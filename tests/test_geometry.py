@@ -34,6 +34,13 @@ def test_inverse_and_compose_cancel() -> None:
     torch.testing.assert_close(T @ inverse(T), identity)
 
 
+def test_rows_are_those_of_a_loop() -> None:
+    x = torch.randn(2, 5, 3)
+    index = torch.tensor([[4, 0], [1, 1]])
+    expected = torch.stack([torch.stack([x[b, n] for n in index[b]]) for b in range(2)])
+    assert torch.equal(geometry.take_rows(x, index), expected)
+
+
 def test_apply_composes() -> None:
     T_a_b, T_b_c = random_pose(4, seed=1), random_pose(4, seed=2)
     points = torch.randn(4, 7, 3, dtype=torch.float64)

@@ -11,6 +11,7 @@ from vbreg.motions import (
     cross_matrix,
     exponential,
     inverse,
+    is_rigid,
     left_jacobian_inverse,
     logarithm,
 )
@@ -64,3 +65,23 @@ def test_batches_of_any_shape_are_rows() -> None:
         whole = function(given)
         np.testing.assert_allclose(whole[1, 2], function(given[1, 2]), atol=1e-14)
     np.testing.assert_allclose(T @ inverse(T), np.broadcast_to(np.eye(4), T.shape), atol=1e-14)
+
+
+def test_a_pose_is_a_rotation_and_a_translation() -> None:
+    right = exponential(motions(1.0, 3))
+    assert is_rigid(right).all()
+    assert is_rigid(right.astype(np.float32).astype(np.float64)).all()  # rounded
+    wrong = np.stack([np.eye(4)] * 6)
+    wrong[0, 2, 2] = -1.0  # a mirror
+    wrong[1, :3, :3] *= 1.01  # a scale
+    wrong[2, 3, 3] = 2.0
+    wrong[3, 3, :3] = 1.0  # a translation below
+    wrong[4, 0, 3] = np.nan
+    wrong[5, 0, 0] = np.inf
+    assert not is_rigid(wrong).any()
+    assert is_rigid(wrong[1], max_skew=0.03)
+    assert is_rigid(np.concatenate([right, wrong]).reshape(3, 3, 4, 4)).tolist() == [
+        [True] * 3,
+        [False] * 3,
+        [False] * 3,
+    ]

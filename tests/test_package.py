@@ -65,10 +65,10 @@ ALLOWED = {
     "motions": "types",
     "compatibility": "",
     "attempts": "errors geometry types",
-    "io": "errors types",
+    "io": "errors motions types",
     "simulator": "errors geometry types",
     "network": "compatibility",
-    "voting": "compatibility",
+    "voting": "compatibility geometry",
     "demo": "errors io types",
     "inputs": "errors io types",
     "render": "errors io types",
@@ -77,7 +77,7 @@ ALLOWED = {
     "weights_file": "errors",
     "pretrained": "errors network voting weights_file",
     "scale": "errors inputs",
-    "backends": "compatibility errors estimation inputs network types voting",
+    "backends": "compatibility errors estimation geometry inputs network types voting",
     "clouds": "backends errors inputs types",
     "frames": "backends clouds errors inputs types",
     "streaming": "clouds frames inputs io types",
@@ -96,7 +96,7 @@ ALLOWED = {
     "verification": (
         "errors estimation geometry matching refinement scale solver surfaces weights_file"
     ),
-    "datasets": ("clouds errors frames geometry io matching metrics scale simulator types"),
+    "datasets": "clouds errors frames geometry io matching metrics motions scale simulator types",
     "recording": (
         "backends errors estimation frames network refinement solver timing types verification "
         "voting"
@@ -122,8 +122,8 @@ ALLOWED = {
         "pretrained refinement registrar scale streaming surfaces types uncertainty web_page"
     ),
     "maps": (
-        "descriptors errors inputs io matching model pair_problem registrar scale scenes streaming "
-        "types weights_file"
+        "descriptors errors inputs io matching model motions pair_problem registrar scale scenes "
+        "streaming types weights_file"
     ),
     "batch": (
         "backends constraints descriptors errors frames inputs io matching model pretrained "
@@ -221,6 +221,15 @@ def test_rooms_have_an_order() -> None:
         assert not allowed(room) & LEAVES, room
     for room in set(ALLOWED) - {"cli"}:
         assert not allowed(room) & {"viewer", "figure"}, room  # the command line shows, nobody else
+
+
+def test_the_document_has_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.split("\n## The rooms\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    told = re.findall(r"`([^`]+)`", " ".join(cells))
+    rooms = [room for room in ALLOWED if not room.startswith("__")]
+    assert sorted(told) == sorted(f"{r}/" if (SOURCE / r).is_dir() else r for r in rooms)
 
 
 def test_the_science_imports_no_backend() -> None:

@@ -20,6 +20,11 @@ def from_rotation_translation(R: Tensor, t: Tensor) -> Tensor:
     return torch.cat([top, bottom], dim=-2)
 
 
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return the rows index (B, K) of x (B, N, C)."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
 def apply(T_a_b: Tensor, points_b: Tensor) -> Tensor:
     """Move points (..., N, 3) by T (..., 4, 4)."""
     return points_b @ T_a_b[..., :3, :3].transpose(-1, -2) + T_a_b[..., None, :3, 3]

@@ -40,6 +40,7 @@ from vbreg.matching import (
     match_clouds,
 )
 from vbreg.model import VBReg
+from vbreg.motions import is_rigid
 from vbreg.pair_problem import MIN_ALTERNATIVE
 from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
@@ -55,7 +56,7 @@ MAX_FRAGMENT = 20_000  # points at the working resolution; a larger cloud is cut
 SHARED = 0.06  # of the points of a piece that both of its halves have
 SAME_DEGREES, SAME_THRESHOLDS = 10.0, 3.0  # inlier thresholds: poses that agree are no rivals
 
-Words: TypeAlias = Callable[[int], object]
+OnDone: TypeAlias = Callable[[int], object]
 SeenFrom: TypeAlias = Literal["origin", "unknown"]
 
 
@@ -83,7 +84,7 @@ class Map:
         names: Sequence[str] | None = None,
         model: VBReg | None = None,
         device: str = "auto",
-        on_done: Words = lambda count: None,
+        on_done: OnDone = lambda count: None,
     ) -> Map:
         """Describe a map: one merged cloud, or several with their poses T_map_cloud (4, 4).
 
@@ -342,12 +343,13 @@ def _checked_poses(poses: Sequence[ArrayLike] | None, count: int) -> Float64:
             f"poses of shape {given.shape} for {count} clouds: expected a pose T_map_cloud (4, 4) "
             "for each"
         )
-    R = given[:, :3, :3]
-    skew = np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)).max()
-    if skew > 1e-3 or (np.linalg.det(R) < 0).any():
+    rigid = is_rigid(given)
+    if not rigid.all():
+        k = int(rigid.argmin())
         raise VBRegError(
-            f"the poses hold a matrix that is no rotation (off by {skew:.2g}): expected poses that "
-            "neither scale nor mirror"
+            f"pose {k} of {count} is no rotation and translation: it has determinant "
+            f"{np.linalg.det(given[k, :3, :3]):.4g} and the last row {given[k, 3].tolist()}; "
+            "expected poses that neither scale nor mirror, with 0 0 0 1 below"
         )
     return given
 
@@ -372,7 +374,10 @@ def _pieces(points: Tensor, detail: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _said_of(descriptor: Descriptor) -> dict[str, str]:
-    """Return what a file says of a descriptor: its name means another thing elsewhere, perhaps."""
+    """Return the kind and the name of a descriptor, as a map's file has them.
+
+    A name alone may mean another descriptor where the file is read.
+    """
     # `descriptor_named` wraps a function of the user's own, which has no network.
     own = descriptor.network is None and isinstance(descriptor.rows, partial)
     if not own and descriptor.name in DESCRIPTORS:

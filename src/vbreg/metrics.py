@@ -117,11 +117,11 @@ def auroc(probability: Tensor, right: Tensor) -> float:
     return float((ranks[right].sum() - good * (good + 1) / 2) / (good * bad))
 
 
-def calibration_error(probability: Tensor, right: Tensor, bins: int = BINS) -> float:
+def calibration_error(probability: Tensor, right: Tensor) -> float:
     """Return the mean distance of told and true frequency over bins of equal width (ECE)."""
     p, y = probability.double().cpu(), right.double().cpu()
-    index = (p * bins).long().clamp(0, bins - 1)
-    total = torch.zeros(bins, dtype=torch.float64)
+    index = (p * BINS).long().clamp(0, BINS - 1)
+    total = torch.zeros(BINS, dtype=torch.float64)
     gap = total.clone().index_add_(0, index, p - y).abs()
     return float(gap.sum() / max(1, len(p)))
 

@@ -9,9 +9,22 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from vbreg.types import Float64
+from vbreg.types import Bool, Float64
 
 NEARLY_ZERO = 1e-4  # radians, below which series take the place of quotients
+MAX_SKEW = 1e-3  # of R R^T from the identity: three digits are few, but a rotation still
+MAX_OFF_BELOW = 1e-6  # of the last row from 0 0 0 1
+
+
+def is_rigid(T: Float64, max_skew: float = MAX_SKEW) -> Bool:
+    """Tell (...) which matrices (..., 4, 4) are a rotation and a translation, up to rounding."""
+    finite = np.asarray(np.isfinite(T).all((-2, -1)))
+    T = np.where(finite[..., None, None], T, 0.0)
+    R = T[..., :3, :3]
+    skew = np.abs(R @ np.swapaxes(R, -1, -2) - np.eye(3)).max((-2, -1))
+    below = np.abs(T[..., 3, :] - [0.0, 0.0, 0.0, 1.0]).max(-1)
+    proper = (np.linalg.det(R) > 0) & (skew <= max_skew)
+    return np.asarray(finite & proper & (below <= MAX_OFF_BELOW))
 
 
 def inverse(T_a_b: Float64) -> Float64:

@@ -16,7 +16,7 @@ from vbreg.weights_file import WEIGHTS_FOLDER, load_weights, read_weights, save_
 
 WeightsName: TypeAlias = Literal["universal", "fast"]
 
-DEFAULT: WeightsName = "fast"  # finds what `universal` finds, in half the time or less
+DEFAULT: WeightsName = "fast"  # finds what `universal` finds, and is quicker on a CPU
 WEIGHTS: Mapping[str, str] = {  # files of the package, by name
     "universal": "universal.safetensors",
     "fast": "fast.safetensors",  # fewer iterations, narrower, fewer seeds

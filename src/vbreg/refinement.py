@@ -21,6 +21,7 @@ from vbreg.geometry import (
     identity,
     rotation_angle,
     rotation_of_vector,
+    take_rows,
 )
 from vbreg.scale import INLIER_THRESHOLD
 from vbreg.surfaces import OrientedPoints, SurfacePair
@@ -92,21 +93,19 @@ def _mean(x: Tensor, weight: Tensor) -> Tensor:
     return (weight.unsqueeze(-1) * x).sum(1) / total
 
 
-def _rows(table: Tensor, index: Tensor) -> Tensor:
-    """Return the rows index (B, n) of a table (B, M, C)."""
-    return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
-
-
 def _fit(pair: SurfacePair, T: Tensor, reach: float) -> Fit:
-    """Return what pulls at poses (B, 4, 4)."""
+    """Return how well the clouds lie on each other under poses (B, 4, 4).
+
+    Only points of the target within `reach` are partners.
+    """
     source, target = pair.source, pair.target
     here, turned = apply(T, source.points), source.normals @ T[:, :3, :3].mT
     index, _, valid = target.searchable.nearest(here.to(target.points), reach, 1)
     index, valid = index[..., 0], valid[..., 0] & source.real
-    other = _rows(target.normals, index).to(T)
+    other = take_rows(target.normals, index).to(T)
     cosine = (turned * other).sum(-1, keepdim=True)
     normal = F.normalize(other + cosine.sign() * turned, dim=-1)
-    left = ((_rows(target.points, index) - here) * normal).sum(-1)  # (B, n)
+    left = ((take_rows(target.points, index) - here) * normal).sum(-1)  # (B, n)
     hit = (valid & (cosine[..., 0].abs() > MIN_COSINE)).to(left)
     weight = hit / (1 + (2 * left / reach).square()).square()  # Geman-McClure
     middle = _mean(here, weight)

@@ -24,6 +24,7 @@ from vbreg.compatibility import (
     row_chunks,
     spatial_compatibility,
 )
+from vbreg.geometry import take_rows
 
 
 @dataclass(frozen=True)
@@ -155,15 +156,15 @@ def vote(
     found = []
     for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
         seed = seeds.indices[:, rows]
-        beta = compatibility(take(seed, source), take(seed, target), source, target)
+        beta = compatibility(take_rows(source, seed), take_rows(target, seed), source, target)
         exclude(beta, seed, mask)
         tally = Tally(beta, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
         for step, f in enumerate(unit):
-            cosine = take(seed, f) @ f.transpose(-1, -2)
+            cosine = take_rows(f, seed) @ f.transpose(-1, -2)
             tally.cast(compatibility_of_cosine(cosine, electorate.sigma) * beta)  # S^l
             if attention:
                 q, k = attention[step]
-                tally.cast(attention_rows(take(seed, q), k, beta, mask) * (beta > 0))
+                tally.cast(attention_rows(take_rows(q, seed), k, beta, mask) * (beta > 0))
         found.append(with_seed(seed, *tally.elect()))
     index, valid = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
     return HypotheticalInliers(index, valid & seeds.valid.unsqueeze(-1))
@@ -202,11 +203,6 @@ class Tally:
         score = self.best + self.support / (self.voters + 1)
         top, members = score.topk(self.ballot, dim=-1)
         return members, top > 0
-
-
-def take(index: Tensor, x: Tensor) -> Tensor:
-    """Return the rows index (B, K) of x (B, N, C)."""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 def exclude(beta: Tensor, seed: Tensor, mask: Tensor) -> None:

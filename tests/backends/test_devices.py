@@ -114,14 +114,27 @@ def test_a_status_without_the_line_gives_no_number(
     assert np.isnan(devices._status("VmRSS:"))
 
 
-def test_waiting_for_a_cpu_is_no_wait() -> None:
-    devices.wait(CPU)
-    devices.wait()
-
-
-def test_a_tensor_of_the_cpu_leaves_the_current_gpu_as_it_is() -> None:
-    with devices.current(torch.ones(1)):
-        assert torch.ones(1).device == CPU
+@pytest.mark.parametrize(
+    ("device", "in_use", "expected"),
+    [
+        (CPU, True, []),
+        (torch.device("cuda:1"), True, [torch.device("cuda:1")]),
+        (None, True, [0, 1]),
+        (None, False, []),  # to ask would take hold of the GPU
+    ],
+)
+def test_a_wait_is_for_the_gpus_that_are_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device | None,
+    in_use: bool,
+    expected: list[object],
+) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    devices.wait(device)
+    assert waited == expected
 
 
 def test_tensors_are_copied_to_the_cpu_all_at_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vbreg import cli
-from vbreg.benchmark.cache import pack, read_table, unpack
+from vbreg.benchmark.masks import pack, unpack
 from vbreg.benchmark.predict import predict, table_path
 from vbreg.benchmark.problems import Settings, open_sequence, problem_source
 from vbreg.benchmark.report import write_report
@@ -22,6 +22,7 @@ from vbreg.descriptors.learned import save_descriptor
 from vbreg.descriptors.network import DescriptorNetwork
 from vbreg.descriptors.prepared import DescriptorConfig
 from vbreg.errors import VBRegError
+from vbreg.io.tables import read_table
 from vbreg.methods import METHODS as ALL_METHODS
 from vbreg.methods import Problem, open_method
 from vbreg.types import Registration

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from vbreg.benchmark.cache import Table, pack
+from vbreg.benchmark.masks import pack
 from vbreg.benchmark.predict import PROBLEMS, table_path
 from vbreg.benchmark.problems import Settings
 from vbreg.benchmark.score import Row, lead_interval, recall_interval, score, summarise
 from vbreg.errors import VBRegError
+from vbreg.io.tables import Table
 from vbreg.metrics import registration_rmse
 
 SETTINGS = Settings("3dmatch")

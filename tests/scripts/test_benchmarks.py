@@ -156,14 +156,6 @@ def test_products_are_those_of_the_network(speed: ModuleType) -> None:
     assert speed.product_time(config, 50, torch.device("cpu")) > 0
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_an_exponent_is_that_of_the_power_law(speed: ModuleType, power: float) -> None:
-    rows = [{"matches": n, "ms": 3 * n**power} for n in (5000, 10_000, 50_000)]
-    small = [{"matches": 100, "ms": 1e9}]  # below where the law is looked for
-    assert speed.exponent([*small, *rows], "ms") == pytest.approx(power)
-    assert math.isnan(speed.exponent(rows[:1], "ms"))
-
-
 def test_ratios_are_to_the_named_row_if_it_is_there(speed: ModuleType) -> None:
     rows = [{"method": "a", "median_ms": 3.0}, {"method": "b", "median_ms": 1.5}]
     assert [row["times b"] for row in speed.with_ratios(rows, "b")] == [2.0, 1.0]

@@ -29,14 +29,19 @@ def test_parts_are_joined_and_runs_are_kept_apart(
     pytest.importorskip("matplotlib", reason="vbreg[plots]")
     for name, pairs in (("a", [10, 20]), ("b", [10]), ("c", [40])):
         write_log(tmp_path / name, pairs)
-    picture = tmp_path / "curves.png"
+    picture, numbers = tmp_path / "curves.png", tmp_path / "curves.csv"
     runs = [f"VB={tmp_path / 'a'},{tmp_path / 'b'}", f"SC={tmp_path / 'c'}"]
-    monkeypatch.setattr(sys, "argv", ["plot_training.py", "--output", str(picture), *runs])
-    load("scripts/plot_training.py").main()
-    assert capsys.readouterr().out.strip() == str(picture)
+    script = load("scripts/plot_training.py")
+    call = ["plot_training.py", "--output", str(picture)]
+    monkeypatch.setattr(sys, "argv", [*call, *runs])
+    script.main()
+    assert not numbers.exists()
+    monkeypatch.setattr(sys, "argv", [*call, "--numbers", str(numbers), *runs])
+    script.main()
+    assert capsys.readouterr().out.split() == [str(picture)] * 2
     with Image.open(picture) as image:
         assert image.width > 2 * image.height  # three panels side by side
-    with picture.with_suffix(".csv").open(newline="") as file:
+    with numbers.open(newline="") as file:
         rows = list(csv.DictReader(file))
     seen = {(r["run"], float(r["pairs"])) for r in rows if r["curve"] == "recall"}
     assert seen == {("VB", 10.0), ("VB", 20.0), ("VB", 30.0), ("SC", 40.0)}

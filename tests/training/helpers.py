@@ -21,7 +21,7 @@ from vbreg.training import TrainConfig
 from vbreg.training.batches import MatchSampler, read_folder
 from vbreg.training.config import to_dict
 from vbreg.training.descriptors import CloudDescriptors, clouds_of
-from vbreg.training.loop import Run
+from vbreg.training.loop import NetworkRun
 from vbreg.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -88,9 +88,9 @@ def sampler_of(config: TrainConfig, device: torch.device = CPU) -> MatchSampler:
     return MatchSampler(sets, config.data, device, described)
 
 
-def alone(config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> Run:
+def alone(config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> NetworkRun:
     """The run of a single process."""
-    return Run(config, Workers(0, 1, CPU), sampler_of(config), clock=clock)
+    return NetworkRun(config, Workers(0, 1, CPU), sampler_of(config), clock=clock)
 
 
 def tensors(network: torch.nn.Module) -> list[torch.Tensor]:

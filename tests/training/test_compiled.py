@@ -14,7 +14,7 @@ from vbreg.losses import Objective
 from vbreg.network import LatentBranch
 from vbreg.training import TrainConfig, compiled
 from vbreg.training.compiled import RecordedPasses, compile_parts
-from vbreg.training.loop import Run
+from vbreg.training.loop import NetworkRun
 from vbreg.training.passes import TwoPasses
 from vbreg.training.workers import Workers
 
@@ -29,7 +29,7 @@ def test_recorded_steps_are_the_eager_ones(request: pytest.FixtureRequest, kind:
     totals = []
     for compiles in (False, True):
         chosen = replace(config, compile=compiles)
-        run = Run(chosen, Workers(0, 1, device), sampler_of(config, device))
+        run = NetworkRun(chosen, Workers(0, 1, device), sampler_of(config, device))
         totals.append([float(run.step()["total"]) for _ in range(6)])
     assert totals[1] == pytest.approx(totals[0], rel=1e-2)
 

@@ -14,7 +14,7 @@ from vbreg.network import VariationalNonLocalNetwork
 from vbreg.pretrained import load_network, load_voting, read_header
 from vbreg.training import TrainConfig, checkpoint, journal, train
 from vbreg.training.config import OptimizerConfig, from_dict
-from vbreg.training.loop import Run, average_weights, learning_rate
+from vbreg.training.loop import NetworkRun, average_weights, learning_rate
 from vbreg.voting import VotingConfig
 
 
@@ -73,7 +73,7 @@ def test_a_plan_in_minutes_follows_the_clock(config: TrainConfig, tmp_path: Path
     """Every step takes a second, the first of a process is free, what was used is remembered."""
     config = replace(config, minutes=4 / 60, steps=1, log_every=1, validate_every=100)
 
-    def go_on(folder: str, stop: int | None) -> Run:
+    def go_on(folder: str, stop: int | None) -> NetworkRun:
         (tmp_path / folder).mkdir(exist_ok=True)
         run = alone(config, Ticks())
         if (tmp_path / folder / checkpoint.NAME).exists():

@@ -16,7 +16,7 @@ from vbreg.errors import VBRegError
 from vbreg.pretrained import load_network
 from vbreg.training import TrainConfig, journal, train
 from vbreg.training.batches import MatchSampler
-from vbreg.training.loop import Run
+from vbreg.training.loop import NetworkRun
 from vbreg.training.workers import Workers, joined
 
 
@@ -86,7 +86,7 @@ def test_micro_batches_add_up(config: TrainConfig) -> None:
 def test_workers_must_share_evenly(config: TrainConfig) -> None:
     sampler = MatchSampler([match_sets(2)], config.data, CPU)
     with pytest.raises(VBRegError, match="micro_batches = 1 for 2 workers"):
-        Run(config, Pretender(0, 2, CPU), sampler)
+        NetworkRun(config, Pretender(0, 2, CPU), sampler)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_the_demo_pair_is_trusted(found: Registration) -> None:
     assert found.overlap is not None
     assert 0.1 < found.overlap < 0.9
     assert not found.reasons
-    assert sum(a.probability for a in found.alternatives) <= 1.0
+    assert not found.alternatives  # beside a pose that is as good as sure
 
 
 def test_the_same_call_gives_the_same_verdict(found: Registration) -> None:

@@ -24,6 +24,7 @@ from vbreg.compatibility import (
     row_chunks,
 )
 from vbreg.estimation import quadratic_gain
+from vbreg.geometry import take_rows
 from vbreg.types import BackendUsed
 from vbreg.voting import (
     Electorate,
@@ -32,7 +33,6 @@ from vbreg.voting import (
     Tally,
     VotingConfig,
     exclude,
-    take,
     with_seed,
 )
 
@@ -316,9 +316,9 @@ def vote(
     mask: Tensor,
     config: VotingConfig,
 ) -> HypotheticalInliers:
-    """Compute `voting.vote` with ballots on which only what is compatible with a seed stands.
+    """Find the sets that `voting.vote` finds, counting votes for compatible matches alone.
 
-    That is a tenth of all correspondences on real matches.
+    Those compatible with a seed are about a tenth of all, where matches are real.
     """
     unit = [F.normalize(f.float(), dim=-1) for f in reversed(electorate.features)]
     attention = [(q.float(), k.float()) for q, k in reversed(electorate.attention)]
@@ -326,17 +326,17 @@ def vote(
     found = []
     for rows in row_chunks(seeds.indices.shape[1], source.shape[1], batch=len(source), maps=6):
         seed = seeds.indices[:, rows]
-        beta = compatibility(take(seed, source), take(seed, target), source, target)
+        beta = compatibility(take_rows(source, seed), take_rows(target, seed), source, target)
         exclude(beta, seed, mask)
         columns = _compatible_columns(beta, seed, at_least=kappa - 1)
         near = beta.gather(-1, columns)
         tally = Tally(near, kappa - 1, voters=len(unit) + len(attention), z=config.z_score)
         for step, f in enumerate(unit):
-            cosine = (take(seed, f) @ f.transpose(-1, -2)).gather(-1, columns)
+            cosine = (take_rows(f, seed) @ f.transpose(-1, -2)).gather(-1, columns)
             tally.cast(compatibility_of_cosine(cosine, electorate.sigma) * near)  # S^l
             if attention:
                 q, k = attention[step]
-                looked_at = attention_rows(take(seed, q), k, beta, mask).gather(-1, columns)
+                looked_at = attention_rows(take_rows(q, seed), k, beta, mask).gather(-1, columns)
                 tally.cast(looked_at * (near > 0))
         places, elected = tally.elect()
         found.append(with_seed(seed, columns.gather(-1, places), elected))

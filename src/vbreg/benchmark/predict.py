@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from vbreg.backends.devices import choose_device, device_name
-from vbreg.benchmark.cache import Table, pack
+from vbreg.benchmark.masks import pack
 from vbreg.benchmark.measure import measured
 from vbreg.benchmark.problems import (
     DescribedClouds,
@@ -31,6 +31,7 @@ from vbreg.benchmark.problems import (
 )
 from vbreg.datasets import Pair, PairSequence
 from vbreg.errors import VBRegError
+from vbreg.io.tables import Table
 from vbreg.methods import METHODS, Method, Problem, available, open_method
 from vbreg.metrics import pose_error
 from vbreg.progress import progress

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from vbreg import __version__
 from vbreg.benchmark import plots
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.benchmark.problems import Settings
 from vbreg.benchmark.score import Interval, Row, Summary, summarise, title_of
 from vbreg.io import atomic_path
@@ -122,11 +123,11 @@ def markdown(
     parts = [
         f"# {settings.dataset}, {_matches(settings)}",
         protocol(settings, summaries),
-        _markdown_table(header, rows),
+        markdown_table(header, rows),
         footnotes(summaries),
     ]
     if scenes := scene_table(summaries):
-        parts += ["## Recall by scene (%)", _markdown_table(*scenes)]
+        parts += ["## Recall by scene (%)", markdown_table(*scenes)]
     parts += [f"![{picture.stem}]({picture.name})" for picture in pictures]
     parts.append(f"Made by `{about['command']}`, {machine(about)}.")
     return "\n\n".join(parts) + "\n"
@@ -232,11 +233,6 @@ def _percent(value: Interval, sign: str = "") -> str:
 
 def _text(value: float, digits: int = 1) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

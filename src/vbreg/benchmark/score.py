@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vbreg.benchmark.cache import DEVICE, read_table, unpack
+from vbreg.benchmark.masks import unpack
 from vbreg.benchmark.predict import MATCH_FIELDS, PROBLEMS, table_path
 from vbreg.errors import VBRegError
+from vbreg.io.tables import DEVICE, read_table
 from vbreg.methods import METHODS
 from vbreg.metrics import classification, pose_error, registration_rmse
 from vbreg.types import Bool

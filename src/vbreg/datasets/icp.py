@@ -11,26 +11,25 @@ from vbreg import clouds
 from vbreg.errors import VBRegError
 from vbreg.types import Float64
 
+VOXEL_SIZE = 0.3  # metres
 REACHES = (4.0, 2.0, 1.0)  # voxels; the first bridges the error, the last decides
 MAX_ITERATIONS = 30  # for each of the reaches
 MIN_PARTNERS = 100  # points near the target that a pose may rest on
 
 
-def refine_pose(
-    source: Float64, target: Float64, T_target_source: Float64, voxel_size: float = 0.3
-) -> Float64:
+def refine_pose(source: Float64, target: Float64, T_target_source: Float64) -> Float64:
     """Return the pose near `T_target_source` that lays the source onto the planes of the target.
 
-    Both clouds are thinned to `voxel_size` first. The start must be right to about four voxels.
+    Both clouds are thinned to `VOXEL_SIZE` first. The start must be right to about four voxels.
     """
-    moving, fixed = (_thinned(cloud, voxel_size) for cloud in (source, target))
-    normals = clouds.normals(torch.from_numpy(fixed), 3 * voxel_size).numpy()
+    moving, fixed = (_thinned(cloud) for cloud in (source, target))
+    normals = clouds.normals(torch.from_numpy(fixed), 3 * VOXEL_SIZE).numpy()
     tree = cKDTree(fixed)
     T = np.array(T_target_source, dtype=np.float64)
     for reach in REACHES:
         for _ in range(MAX_ITERATIONS):
             here = moving @ T[:3, :3].T + T[:3, 3]
-            distance, nearest = tree.query(here, distance_upper_bound=reach * voxel_size)
+            distance, nearest = tree.query(here, distance_upper_bound=reach * VOXEL_SIZE)
             hit = np.isfinite(distance)
             if hit.sum() < MIN_PARTNERS:
                 raise VBRegError(
@@ -44,9 +43,9 @@ def refine_pose(
     return T
 
 
-def _thinned(points: Float64, voxel_size: float) -> Float64:
+def _thinned(points: Float64) -> Float64:
     """Return one point per voxel."""
-    return clouds.voxel_downsample(torch.tensor(points), voxel_size).numpy()
+    return clouds.voxel_downsample(torch.tensor(points), VOXEL_SIZE).numpy()
 
 
 def _step(points: Float64, partners: Float64, normals: Float64) -> Float64:

@@ -28,6 +28,7 @@ from vbreg.types import Bool, Float32, Float64, Int64
 VERSION = 2
 STEPS_PER_THRESHOLD = 100  # a shard keeps points in hundredths of the inlier threshold
 MAX_MATCHES = 8000  # of a set to train on: larger sources are thinned
+WAVES = 48  # of a `PlaceCode`
 INDOOR = Scale.of_preset("indoor")  # of the matches that lie beside the 3DMatch fragments
 
 
@@ -73,11 +74,11 @@ class PlaceCode:
     matches get better the way learned ones are, and wrong ones still lead to what looks alike.
     """
 
-    def __init__(self, generator: np.random.Generator, unit: float, width: int = 48) -> None:
+    def __init__(self, generator: np.random.Generator, unit: float) -> None:
         """Draw the waves, whose lengths are multiples of `unit`, the voxel size."""
-        length = unit * np.exp(generator.uniform(np.log(2), np.log(8), width))
-        self.waves = generator.normal(size=(3, width)) / length
-        self.phases = generator.uniform(0, 2 * np.pi, width)
+        length = unit * np.exp(generator.uniform(np.log(2), np.log(8), WAVES))
+        self.waves = generator.normal(size=(3, WAVES)) / length
+        self.phases = generator.uniform(0, 2 * np.pi, WAVES)
         self.spots = generator.normal(size=(3, 32)) / (8 * unit)
         self.spot_phases = generator.uniform(0, 2 * np.pi, 32)
 

@@ -14,7 +14,10 @@ from scipy.spatial.transform import Rotation
 from vbreg import io
 from vbreg.errors import FileFormatError
 from vbreg.io import StoredCloud, read_arrays, read_descriptors
+from vbreg.motions import is_rigid
 from vbreg.types import Float64
+
+MAX_SKEW = 0.01  # of R R^T from the identity: some trajectories have three digits
 
 
 def must_exist(path: Path, what: str) -> Path:
@@ -91,17 +94,9 @@ def read_poses(path: Path) -> Float64:
             f"{path.absolute()}: {rows.shape[1]} numbers a row, expected 16 or 12 of a matrix, "
             "or time, x, y, z and a quaternion"
         )
-    _check_rigid(path, T)
-    return T
-
-
-def _check_rigid(path: Path, T: Float64) -> None:
-    """Complain about the first pose that is not a rotation and a translation."""
-    R = T[:, :3, :3]
-    straight = np.abs(R @ R.transpose(0, 2, 1) - np.eye(3)).max((1, 2)) < 0.01
-    proper = (np.linalg.det(R) > 0) & (np.abs(T[:, 3] - [0, 0, 0, 1]).max(-1) < 1e-6)
-    wrong = ~(straight & proper & np.isfinite(T).all((1, 2)))
-    if wrong.any():
+    rigid = is_rigid(T, MAX_SKEW)
+    if not rigid.all():
         raise FileFormatError(
-            f"{path.absolute()}: row {int(wrong.argmax()) + 1} is not a rotation and a translation"
+            f"{path.absolute()}: row {int(rigid.argmin()) + 1} is not a rotation and a translation"
         )
+    return T

@@ -23,21 +23,20 @@ from torch.nn import functional as F
 
 from vbreg import backends
 from vbreg.backends.devices import choose_device
-from vbreg.benchmark.cache import read_table
 from vbreg.benchmark.plots import COLOURS, INLIER_BINS, MIN_BIN_PAIRS, new_figure, save
 from vbreg.benchmark.predict import PREDICTIONS, PROBLEMS, table_path
 from vbreg.benchmark.problems import Labelled, Settings, labelled_problems, open_sequence
 from vbreg.benchmark.report import write_csv
-from vbreg.benchmark.score import Interval, Row, score, title_of
+from vbreg.benchmark.score import Interval, Row, recall_interval, score, title_of
 from vbreg.compatibility import row_chunks, spatial_compatibility
 from vbreg.errors import VBRegError
 from vbreg.experiments.theorem1 import matches_of
 from vbreg.io import atomic_path
+from vbreg.io.tables import read_table
 from vbreg.model import VBReg
 from vbreg.render import before_after
 from vbreg.training.journal import read_log
 from vbreg.types import Float64
-from vbreg.voting import wilson_lower_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +101,7 @@ def run(
         pictures.append(recall(benchmark, output))
         pictures.append(alignments(benchmark, root, output))
     if training:
-        pictures.append(training_curves(training, output / "training.png"))
+        pictures.append(training_curves(training, output / "training.png", output / "training.csv"))
     return pictures
 
 
@@ -313,24 +312,19 @@ class RecallBin:
     recall: Interval  # 95 % Wilson
 
 
-def recall_bins(rows: Sequence[Row], edges: Sequence[float] = INLIER_BINS) -> list[RecallBin]:
+def recall_bins(rows: Sequence[Row]) -> list[RecallBin]:
     """Return the recall of each method in every bin that has enough pairs for it."""
     bins = []
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method]
-        place = np.digitize([row.inlier_ratio for row in own], edges[1:-1])
-        for b, (low, high) in enumerate(pairwise(edges)):
+        place = np.digitize([row.inlier_ratio for row in own], INLIER_BINS[1:-1])
+        for b, (low, high) in enumerate(pairwise(INLIER_BINS)):
             hits = [row.success for row, p in zip(own, place, strict=True) if p == b]
             if len(hits) >= MIN_BIN_PAIRS:
-                bins.append(RecallBin(method, low, high, len(hits), wilson(sum(hits), len(hits))))
+                bins.append(
+                    RecallBin(method, low, high, len(hits), recall_interval(np.array(hits)))
+                )
     return bins
-
-
-def wilson(hits: int, total: int) -> Interval:
-    """Return the share of hits with its 95 % Wilson interval."""
-    low = float(wilson_lower_bound(torch.tensor(hits), total, 1.96))
-    high = 1.0 - float(wilson_lower_bound(torch.tensor(total - hits), total, 1.96))
-    return Interval(hits / total, low, high)
 
 
 def recall(benchmark: Path, output: Path) -> Path:
@@ -430,8 +424,10 @@ def curve_points(run: str, parts: Sequence[Path], curve: Curve) -> list[CurvePoi
     ]
 
 
-def training_curves(runs: Mapping[str, Sequence[Path]], picture: Path) -> Path:
-    """Draw validation and loss against the pairs seen; write the numbers beside it as CSV.
+def training_curves(
+    runs: Mapping[str, Sequence[Path]], picture: Path, numbers: Path | None = None
+) -> Path:
+    """Draw validation and loss against the pairs seen; write the numbers as CSV where asked for.
 
     Several folders of one run are its parts, each begun with the weights of the last.
     """
@@ -450,7 +446,8 @@ def training_curves(runs: Mapping[str, Sequence[Path]], picture: Path) -> Path:
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0, top=100 if curve.scale == 100 else None)  # no zoom into noise
     axes[-1].legend(frameon=False)
-    write_csv(picture.with_suffix(".csv"), [f.name for f in fields(CurvePoint)], points)
+    if numbers is not None:
+        write_csv(numbers, [f.name for f in fields(CurvePoint)], points)
     return save(figure, picture)
 
 
@@ -499,11 +496,12 @@ def _shown(rule: str, row: Row) -> Shown:
     return Shown(rule, row.pair, row.success, row.overlap, row.inlier_ratio, *errors)
 
 
-def alignments(
-    benchmark: Path, root: Path | None, output: Path, *, method: str | None = None
-) -> Path:
-    """Draw pairs of a finished benchmark before and after alignment, one below the other."""
-    method = method or solved_methods(benchmark)[0]
+def alignments(benchmark: Path, root: Path | None, output: Path) -> Path:
+    """Draw pairs of a finished benchmark before and after alignment, one below the other.
+
+    The poses are those of its first method.
+    """
+    method = solved_methods(benchmark)[0]
     shown = chosen_pairs(score(benchmark, [method]))
     poses = {r["pair"]: r["T_target_source"] for r in read_table(table_path(benchmark, method))[1]}
     pairs = open_sequence(Settings(**read_table(benchmark / PROBLEMS)[0]["settings"]), root)

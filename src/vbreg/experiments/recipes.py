@@ -9,7 +9,7 @@ from vbreg import pretrained
 from vbreg.benchmark.predict import predict
 from vbreg.benchmark.problems import Settings
 from vbreg.errors import VBRegError
-from vbreg.experiments import figures, tables, theorem1
+from vbreg.experiments import figures, tables, theorem1_page
 from vbreg.experiments.tables import Runs
 
 NAMES = ("table1", "table2", "table3", "figures", "theorem1")
@@ -86,7 +86,7 @@ def _theorem1(root: Path, runs: Runs) -> Path:
     """Measure on 3DMatch and 3DLoMatch, whose inlier ratios together span the range of interest."""
     indoor = tables.threedmatch_root(root)
     pages = [
-        theorem1.run(
+        theorem1_page.run(
             Settings.of(dataset, descriptor="fpfh", seed=runs.seed),
             indoor,
             runs.output / dataset,

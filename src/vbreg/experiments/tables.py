@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from vbreg import pretrained
+from vbreg.benchmark.markdown import markdown_table
 from vbreg.benchmark.predict import Job, Opener, openers_of, predict_all
 from vbreg.benchmark.problems import MATCHES, Settings, open_sequence
 from vbreg.benchmark.report import describe_run, machine, write_csv
@@ -526,8 +527,7 @@ def _page(
     if over is not None:
         header.append("compared with")
         rows = [[*r, over.get(m, methods[0])] for m, r in zip(methods, rows, strict=True)]
-    lines = [header, ["---"] * len(header), *rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    table = markdown_table(header, rows)
     about = describe_run(plan.columns[0].settings, runs.command, [cell.device for cell in cells])
     made = f"Made by `{about['command']}`, {machine(about)}."
     return "\n\n".join([f"# {title}", _LEGEND[read], table, *plan.sentences(), made]) + "\n"

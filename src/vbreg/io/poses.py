@@ -13,13 +13,13 @@ import numpy as np
 
 from vbreg.errors import FileFormatError
 from vbreg.io.columns import problem, read_bytes
+from vbreg.motions import is_rigid
 from vbreg.types import Float64
 
 POSE_KEY = "T_target_source"
 SCENE_POSE_KEY = "T_world_scan"
 MAX_POSE_BYTES = 1 << 24  # of a file that holds a pose; the JSON of many sources is smaller
 MAX_CHOICES = 10  # that an error lists
-_MAX_SKEW = 1e-3  # of R R^T from the identity: three digits are few, but a rotation still
 _EXPECTED = (
     f"a rigid pose: JSON with {POSE_KEY}, or 4 x 4 or 3 x 4 numbers, in rows or in one, as text or "
     ".npy"
@@ -59,17 +59,17 @@ def read_pose(path: str | os.PathLike[str], which: str | None = None) -> Float64
 
 def check_pose(T: Float64, name: str) -> None:
     """Raise an error unless T (4, 4) is a rotation and a translation."""
-    R = T[:3, :3]
-    if not np.isfinite(T).all() or not np.array_equal(T[3], [0, 0, 0, 1]):
+    if is_rigid(T):
+        return
+    if not np.isfinite(T).all() or is_rigid(np.vstack([T[:3], [0.0, 0.0, 0.0, 1.0]])):
         raise FileFormatError(
             f"{name}: its last row is {T[3].tolist()}; expected finite numbers and 0 0 0 1 below; "
             "transpose it if the translation stands there"
         )
-    if np.abs(R @ R.T - np.eye(3)).max() > _MAX_SKEW or np.linalg.det(R) < 0:
-        raise FileFormatError(
-            f"{name}: the upper left 3 x 3 is no rotation (determinant {np.linalg.det(R):.4g}); "
-            "expected a pose that neither scales nor mirrors"
-        )
+    raise FileFormatError(
+        f"{name}: the upper left 3 x 3 is no rotation (determinant "
+        f"{np.linalg.det(T[:3, :3]):.4g}); expected a pose that neither scales nor mirrors"
+    )
 
 
 class _NamedPose(NamedTuple):

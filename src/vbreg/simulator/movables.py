@@ -13,6 +13,7 @@ from vbreg.simulator.small_objects import BELONGINGS
 from vbreg.simulator.street_objects import pedestrian
 from vbreg.types import Float64
 
+LARGE_THINGS: Sequence[Maker] = (*LARGE_FURNITURE, pedestrian, pedestrian)
 MAX_PLACES = 6  # where one thing may stand
 Arrangement = tuple[Float64 | None, ...]  # of each thing x, y, z and turn about z; None: not there
 
@@ -29,14 +30,7 @@ class Movable:
         return self.mesh.moved(place[:3], float(place[3]))
 
 
-def draw_movables(
-    mesh: Mesh,
-    generator: Generator,
-    small: int,
-    large: int,
-    small_makers: Sequence[Maker] = BELONGINGS,
-    large_makers: Sequence[Maker] = (*LARGE_FURNITURE, pedestrian, pedestrian),
-) -> list[Movable]:
+def draw_movables(mesh: Mesh, generator: Generator, small: int, large: int) -> list[Movable]:
     """Draw things for a mesh: `small` ones on any level surface, `large` ones on the floor.
 
     Surfaces higher than 1.5 m above the floor stay empty.
@@ -47,7 +41,7 @@ def draw_movables(
     level = level[level[:, 2] > floor - 0.05]
     ground = level[level[:, 2] < floor + 0.05]
     movables = []
-    for makers, count, spots in ((small_makers, small, level), (large_makers, large, ground)):
+    for makers, count, spots in ((BELONGINGS, small, level), (LARGE_THINGS, large, ground)):
         for _ in range(count if len(spots) else 0):
             chosen = spots[generator.integers(len(spots), size=MAX_PLACES)]
             turns = generator.uniform(0, 2 * np.pi, (MAX_PLACES, 1))

@@ -42,7 +42,6 @@ LIDAR_32 = Lidar(  # as the HDL-32
     rings=32, columns=1800, elevation=(10.67, -30.67), near=0.4, ceiling=math.inf, reach=120.0
 )
 LIDAR_64 = Lidar()  # as the HDL-64 on the KITTI car
-SPINNING_LIDARS: Mapping[str, Lidar] = {"16": LIDAR_16, "32": LIDAR_32, "64": LIDAR_64}
 
 # --- LiDARs that do not spin
 

@@ -61,16 +61,14 @@ def _outer(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
 
 
 class SparseConvolution(nn.Module):
-    """A convolution, strided or transposed by the neighbours that it is given.
+    """A convolution on 3-D cells, strided or transposed by the neighbours that it is given.
 
     Its weights are named and laid out as those of MinkowskiEngine.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, dimension: int = 3, bias: bool = False
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = False) -> None:
         super().__init__()
-        K = kernel**dimension
+        K = kernel**3
         shape = (inputs, outputs) if K == 1 else (K, inputs, outputs)
         bound = 1 / math.sqrt(K * inputs)
         self.kernel = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ TERMS = (*DescriptorLoss._fields, "total")
 
 
 def train_descriptor(
-    config: DescriptorTrainConfig,
+    plan: DescriptorTrainConfig,
     output: Path,
     *,
     device: torch.device | str = "cpu",
@@ -42,23 +41,20 @@ def train_descriptor(
     quiet: bool = False,
 ) -> Path:
     """Train a descriptor as `train_on_places` says."""
-    run = DescriptorRun(config, torch.device(device))
+    run = DescriptorRun(plan, torch.device(device))
     return train_on_places(run, output, minutes=minutes, until=until, quiet=quiet)
 
 
 class ContrastRun(PlacesRun[C, N]):
     """A training run of any descriptor: what describes the points is for a subclass to say."""
 
+    plan: ContrastPlan
+
     def __init__(
-        self,
-        config: ContrastPlan,
-        make_network: Callable[[], N],
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: ContrastPlan, make_network: Callable[[], N], device: torch.device
     ) -> None:
-        super().__init__(config, make_network, device, clock)
-        self.config = config
-        self.look_at = config.look_at or config.places
+        super().__init__(plan, make_network, device)
+        self.look_at = plan.look_at or plan.places
 
     @abstractmethod
     def described(self, network: N, clouds: Sequence[C], rows: Tensor) -> Tensor:
@@ -73,7 +69,7 @@ class ContrastRun(PlacesRun[C, N]):
 
     def terms(self, network: N) -> tuple[dict[str, Tensor], int]:
         """Return the terms of a step, means over the pairs that overlap."""
-        drawn = self.places.draw(self.config.pairs, self.choice)
+        drawn = self.places.draw(self.plan.pairs, self.choice)
         terms = self.loss(network, drawn)
         return dict(zip(TERMS, [*terms, terms.contrast], strict=True)), len(drawn)
 
@@ -90,7 +86,7 @@ class ContrastRun(PlacesRun[C, N]):
         return pairs_loss(
             (descriptors[::2], descriptors[1::2]),
             (x.at(source), y.at(target)),
-            contrast_named(self.config.loss, self.log_temperature(network)),
+            contrast_named(self.plan.loss, self.log_temperature(network)),
         )
 
     @torch.no_grad()
@@ -98,8 +94,8 @@ class ContrastRun(PlacesRun[C, N]):
         """Return how good the averaged weights are on places that are not trained on."""
         drawn = [(place, pair) for place in held_out for pair in place.pairs[::4]]
         found = [
-            self.loss(self.state.averaged, drawn[start : start + self.config.pairs])
-            for start in range(0, len(drawn), self.config.pairs)
+            self.loss(self.state.averaged, drawn[start : start + self.plan.pairs])
+            for start in range(0, len(drawn), self.plan.pairs)
         ]
         pairs = sum(float(loss.pairs) for loss in found)
         return {
@@ -113,13 +109,8 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
 
     make_ready = staticmethod(prepared)
 
-    def __init__(
-        self,
-        config: DescriptorTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: _first_network(config), device, clock)
+    def __init__(self, plan: DescriptorTrainConfig, device: torch.device) -> None:
+        super().__init__(plan, lambda: _first_network(plan), device)
 
     def described(
         self, network: DescriptorNetwork, clouds: Sequence[Prepared], rows: Tensor
@@ -127,7 +118,7 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
         """Return descriptors (2 B, n, d) of rows (2 B, n) of the clouds of B pairs, at once."""
         packed = pack(clouds)
         chosen = (rows + starts([len(cloud.points) for cloud in clouds], rows)).flatten()
-        with lowered_precision(packed.points.device, enabled=self.config.precision == "bf16"):
+        with lowered_precision(packed.points.device, enabled=self.plan.precision == "bf16"):
             found: Tensor = network(packed, chosen)
         return found.unflatten(0, (len(clouds), -1))
 
@@ -140,10 +131,10 @@ class DescriptorRun(ContrastRun[Prepared, DescriptorNetwork]):
         return save_descriptor(path, self.state.averaged, about)
 
 
-def _first_network(config: DescriptorTrainConfig) -> DescriptorNetwork:
+def _first_network(plan: DescriptorTrainConfig) -> DescriptorNetwork:
     """Return the network before the first step: drawn by chance, or that of a weights file."""
-    if config.start_from is None:
-        return DescriptorNetwork(config.network)
-    network = load_descriptor(config.start_from).network.train()
-    check_same_network(config.start_from, network.config, config.network)
+    if plan.start_from is None:
+        return DescriptorNetwork(plan.network)
+    network = load_descriptor(plan.start_from).network.train()
+    check_same_network(plan.start_from, network.config, plan.network)
     return network

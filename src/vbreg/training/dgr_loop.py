@@ -7,8 +7,7 @@ Shapes: B problems of N matches, lengths in inlier thresholds.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,10 +138,9 @@ class DgrRun(MatchesRun[DgrNetwork]):
         workers: Workers,
         sampler: Sampler,
         held_out: Sequence[MatchSet] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         state = State.of(_first_network(config), config.optimizer, workers.device)
-        super().__init__(config, state, workers, sampler, held_out, clock)
+        super().__init__(config, state, workers, sampler, held_out)
         self.pose_weight = config.pose_weight
 
     def accumulate(self, batch: Batch, generator: torch.Generator) -> Tensor:

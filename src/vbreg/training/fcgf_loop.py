@@ -6,8 +6,7 @@ frame, and makes their cells and the tables of neighbours there, all clouds pack
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,8 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
 
     make_ready = staticmethod(detailed_crop)
 
-    def __init__(
-        self,
-        config: FcgfTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: FcgfLearner(_first_network(config)), device, clock)
+    def __init__(self, plan: FcgfTrainConfig, device: torch.device) -> None:
+        super().__init__(plan, lambda: FcgfLearner(_first_network(plan)), device)
 
     def described(
         self, network: FcgfLearner, clouds: Sequence[DetailedCloud], rows: Tensor
@@ -76,7 +70,7 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         )
         turned = (turns[number] @ detail.unsqueeze(2)).squeeze(2)
         cells, cell_of = fine_cells(turned, number)
-        found = network.network(cells, PRECISIONS[self.config.precision])
+        found = network.network(cells, PRECISIONS[self.plan.precision])
         nearest = torch.cat([cloud.nearest for cloud in clouds])
         fine = nearest[rows + starts([len(cloud.points) for cloud in clouds], rows)]
         chosen = cell_of[fine + starts(sizes, rows)]  # (2 B, n)
@@ -96,10 +90,10 @@ class FcgfRun(ContrastRun[DetailedCloud, FcgfLearner]):
         return save_fcgf(path, self.state.averaged.network, about)
 
 
-def _first_network(config: FcgfTrainConfig) -> FcgfNetwork:
+def _first_network(plan: FcgfTrainConfig) -> FcgfNetwork:
     """Return the network before the first step: drawn by chance, or that of a weights file."""
-    if config.start_from is None:
-        return FcgfNetwork(config.fcgf)
-    network = load_fcgf(config.start_from).network.train()
-    check_same_network(config.start_from, network.config, config.fcgf)
+    if plan.start_from is None:
+        return FcgfNetwork(plan.fcgf)
+    network = load_fcgf(plan.start_from).network.train()
+    check_same_network(plan.start_from, network.config, plan.fcgf)
     return network

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -54,20 +53,14 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
 
     make_ready = staticmethod(partial(described, max_learned=max(KEYPOINTS["learned"])))
 
-    def __init__(
-        self,
-        config: JudgeTrainConfig,
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, lambda: JudgeNetwork(config.judge), device, clock)
-        self.config = config
-        model = VBReg.from_pretrained(config.weights, device=device)
-        self.batches = JudgeBatches(model, config.candidates, config.looked_at)
+    def __init__(self, plan: JudgeTrainConfig, device: torch.device) -> None:
+        super().__init__(plan, lambda: JudgeNetwork(plan.judge), device)
+        model = VBReg.from_pretrained(plan.weights, device=device)
+        self.batches = JudgeBatches(model, plan.candidates, plan.looked_at)
 
     def terms(self, network: JudgeNetwork) -> tuple[dict[str, Tensor], int]:
         """Return the terms of a step."""
-        drawn = draw_pairs(self.places.held, self.config.pairs, self.choice)
+        drawn = draw_pairs(self.places.held, self.plan.pairs, self.choice)
         batch = self.batches(drawn, self.choice, self.generator)
         return judge_loss(judged(network, batch), batch), len(drawn)
 
@@ -86,7 +79,7 @@ class JudgeRun(PlacesRun[DescribedScan, JudgeNetwork]):
         places = [place for place in held_out if place.pairs]
         found = []
         for _ in range(VALIDATION_BATCHES):
-            drawn = draw_pairs(places, self.config.pairs, choice)
+            drawn = draw_pairs(places, self.plan.pairs, choice)
             batch = self.batches(drawn, choice, generator)
             usual = torch.tensor([pair.usual for pair in drawn], device=self.device)
             found.append(_outcome(judged(self.state.averaged, batch), batch, usual, ~batch.shown))

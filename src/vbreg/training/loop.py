@@ -53,7 +53,13 @@ def train(
     Under `torchrun` every process calls this, and the first one writes.
     """
     return train_on_matches(
-        config, partial(Run, config), output, device, minutes=minutes, until=until, quiet=quiet
+        config,
+        partial(NetworkRun, config),
+        output,
+        device,
+        minutes=minutes,
+        until=until,
+        quiet=quiet,
     )
 
 
@@ -250,7 +256,7 @@ class MatchesRun(ABC, Generic[N]):
         }
 
 
-class Run(MatchesRun[VariationalNonLocalNetwork]):
+class NetworkRun(MatchesRun[VariationalNonLocalNetwork]):
     """A run of the network that tells right matches from wrong: two passes over each batch."""
 
     terms = TERMS

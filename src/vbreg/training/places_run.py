@@ -95,13 +95,9 @@ class PlacesRun(ABC, Generic[C, N]):
     make_ready: MakeReady[C]
 
     def __init__(
-        self,
-        plan: PlacesPlan,
-        make_network: Callable[[], N],
-        device: torch.device,
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: PlacesPlan, make_network: Callable[[], N], device: torch.device
     ) -> None:
-        self.plan, self.device, self.clock = plan, device, clock
+        self.plan, self.device = plan, device
         self.look_at = plan.places  # whose places are only looked at, made by another seed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
@@ -141,7 +137,7 @@ class PlacesRun(ABC, Generic[C, N]):
         plan, state = self.plan, self.state
         held_out = self._held_out(notes)
         self._take_in_first(arriving, end, notes)
-        while not self._done(stop) and self.clock() < end:
+        while not self._done(stop) and time.monotonic() < end:
             if (place := arriving.take_if_ready()) is not None:
                 self.take_in(place)
             terms = self._timed_step()
@@ -163,7 +159,7 @@ class PlacesRun(ABC, Generic[C, N]):
         """Wait for the places that the first step draws from."""
         in_vain = 0
         for k in notes.track(range(self.plan.places_first), "first places"):
-            while len(self.places.held) <= k and self.clock() < end:
+            while len(self.places.held) <= k and time.monotonic() < end:
                 self.take_in(arriving.take())
                 in_vain = 0 if len(self.places.held) > k else in_vain + 1
                 if in_vain == MAX_IN_VAIN:
@@ -188,11 +184,11 @@ class PlacesRun(ABC, Generic[C, N]):
 
     def _timed_step(self) -> dict[str, Tensor]:
         """Take a step on the clock of the plan; the first of a process compiles and is off it."""
-        began = self.clock()
+        began = time.monotonic()
         terms = self.take_step()
         if self.state.step % SYNCHRONISED == 0:
             float(terms["total"])  # waits for the device, so that the clock tells the truth
-        self.state.step_seconds += self.clock() - began if self.warm else 0.0
+        self.state.step_seconds += time.monotonic() - began if self.warm else 0.0
         self.warm = True
         return terms
 
@@ -252,6 +248,6 @@ def train_on_places(
         Stream(maker, run.plan.places.workers, first=run.state.places) as arriving,
     ):
         journal.forget_after(output, run.state.step)
-        end = run.clock() + 60 * minutes if minutes is not None else math.inf
+        end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
         run.until(until, end, arriving, output, notes)
     return output / WEIGHTS_FILE

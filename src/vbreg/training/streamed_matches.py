@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vbreg.datasets.matches import MatchSet
-from vbreg.geometry import apply
+from vbreg.geometry import apply, take_rows
 from vbreg.matching import match
 from vbreg.metrics import right_matches
 from vbreg.training.batches import Batch, Sampler
@@ -139,17 +139,14 @@ class StreamedMatches(Sampler):
         if kind == "learned":  # matched either way, each match once
             i, j = torch.cat([every, back], 1), torch.cat([there, every], 1)
             new = torch.cat([new, there.gather(1, back) != every], 1)
-        x, y = (_rows(end[0], rows) for end, rows in ((source, i), (target, j)))
+        x, y = (take_rows(end[0], rows) for end, rows in ((source, i), (target, j)))
         right = (apply(T, x) - y).norm(dim=-1) < THRESHOLD
         rows = self.choose(right, new, N, generator)
-        points = torch.stack([_rows(x, rows), _rows(y, rows)], dim=2) / THRESHOLD  # (B, N, 2, 3)
+        ends = [take_rows(end, rows) for end in (x, y)]
+        points = torch.stack(ends, dim=2) / THRESHOLD  # (B, N, 2, 3)
         kept = self.uniform(len(points), 1, 1, 1, generator=generator) < 0.5
         moved = self.move(torch.where(kept, points, points.flip(2)), generator)
         return Batch(*moved, right.gather(1, rows))
-
-
-def _rows(table: Tensor, rows: Tensor) -> Tensor:
-    return table.gather(1, rows.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
 
 
 def open_streamed_matches(

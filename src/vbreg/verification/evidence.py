@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vbreg.estimation import inlier_score, squared_residuals
-from vbreg.geometry import apply, inverse
+from vbreg.geometry import apply, inverse, take_rows
 from vbreg.scale import INLIER_THRESHOLD
 from vbreg.surfaces import OrientedPoints, SurfacePair
 
@@ -135,7 +135,7 @@ def land(here: View, there: View, T_there_here: Tensor) -> Landing:
     surface = _on_surface(points, normals, there.surface)
     index, distance2, paired = there.keypoints.searchable.nearest(points, NEAR, NEIGHBORS)
     K = index.shape[-1]
-    beside = _rows(there.keypoints.normals, index.flatten(1)).unflatten(1, (C * S, K))
+    beside = take_rows(there.keypoints.normals, index.flatten(1)).unflatten(1, (C * S, K))
     cosine = (normals.unsqueeze(2) * beside).sum(-1)
     alike = here.similarity.unsqueeze(1).expand(B, C, S, -1).gather(-1, index.view(B, C, S, K))
     best, mean, spread = (part.unsqueeze(-1) for part in here.about.unsqueeze(1).unbind(-1))
@@ -170,8 +170,8 @@ def _on_surface(points: Tensor, normals: Tensor, surface: OrientedPoints) -> Ten
     """Return how points (B, Q, 3) lie to the surface next to them (B, Q, 7)."""
     index, distance2, valid = surface.searchable.nearest(points, REACH, 1)
     index, distance2, near = index[..., 0], distance2[..., 0], valid[..., 0]
-    apart = points - _rows(surface.points, index)
-    other = _rows(surface.normals, index)
+    apart = points - take_rows(surface.points, index)
+    other = take_rows(surface.normals, index)
     cosine = (normals * other).sum(-1)
     distance = distance2.clamp_max(REACH**2).sqrt()
     told = torch.stack(
@@ -187,11 +187,6 @@ def _on_surface(points: Tensor, normals: Tensor, surface: OrientedPoints) -> Ten
         dim=-1,
     )
     return told * near.unsqueeze(-1)
-
-
-def _rows(table: Tensor, index: Tensor) -> Tensor:
-    """Return the rows index (B, Q) of a table (B, N, C)."""
-    return table.gather(1, index.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
 
 
 def evidence(source: View, target: View, candidates: Candidates) -> Findings:

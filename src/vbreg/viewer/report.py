@@ -28,14 +28,14 @@ def static_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def report_html(scene: ShownPair, max_points: int = MAX_REPORTED_POINTS) -> bytes:
-    """Return the report of a scene."""
+def report_html(scene: ShownPair) -> bytes:
+    """Return the report of a scene, its clouds thinned to `MAX_REPORTED_POINTS`."""
     return web_page(
         static_text("page.html"),
         f"{scene.names[0]} to {scene.names[1]} - vbreg",
         static_text("viewer.css"),
         static_text("viewer.js"),
-        {"scene": ("base64", base64.b64encode(scene.packed(max_points)).decode())},
+        {"scene": ("base64", base64.b64encode(scene.packed(MAX_REPORTED_POINTS)).decode())},
     )
 
 

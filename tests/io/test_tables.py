@@ -1,10 +1,11 @@
+"""Tables of JSON lines, and what a kill leaves of them."""
+
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from vbreg.benchmark.cache import Table, pack, read_table, unpack
 from vbreg.errors import FileFormatError, VBRegError
+from vbreg.io.tables import Table, read_table
 
 HEADER = {"settings": {"dataset": "x", "points": None}, "method": "m"}
 
@@ -42,9 +43,3 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "{oops\n")
     with pytest.raises(FileFormatError, match="line 2 is not JSON"):
         Table(path, HEADER)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
-def test_masks_survive_as_text(count: int) -> None:
-    mask = np.random.default_rng(count).random(count) < 0.3
-    assert np.array_equal(unpack(pack(mask), count), mask)

@@ -1,4 +1,4 @@
-"""What was computed, one line a pair: a run that was killed goes on where it stopped."""
+"""Labels of matches as text, for a row of a table."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import base64
 
 import numpy as np
 
-from vbreg.io.tables import DEVICE, Table, read_table
 from vbreg.types import Bool
-
-__all__ = ["DEVICE", "Table", "pack", "read_table", "unpack"]
 
 
 def pack(mask: Bool) -> str:
