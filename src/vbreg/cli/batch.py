@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.app import (
+    LESS_THAN_ASKED,
+    DeviceOption,
+    QuietOption,
+    VoxelSizeOption,
+    examples,
+)
 from vbreg.cli.console import print_row, stdout_console
 from vbreg.cli.register import (
     DescriptorOption,
@@ -36,7 +42,6 @@ EXAMPLES = examples(
     "vbreg batch pairs.parquet -o poses.parquet --engine ray --address auto",
 )
 MEGABYTE = 2**20
-NOT_ALL = 3  # the exit code where not all rows are ok, if that is asked for
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 EngineName = Literal["local", "ray"]
@@ -79,8 +84,8 @@ RequireAllOption = Annotated[
     bool,
     typer.Option(
         "--require-all",
-        help=f"Exit with {NOT_ALL} where a row is doubtful or failed. Left out, such rows are told "
-        "in the table alone, and the exit code is 0.",
+        help=f"Exit with {LESS_THAN_ASKED} where a row is doubtful or failed. Left out, such rows "
+        "are told in the table alone, and the exit code is 0.",
     ),
 ]
 
@@ -148,7 +153,7 @@ def batch(
     if not quiet:
         _print(stdout_console(), done)
     if require_all and done.counts.get("ok", 0) < done.rows:
-        raise typer.Exit(NOT_ALL)
+        raise typer.Exit(LESS_THAN_ASKED)
 
 
 def _print(console: Console, done: BatchSummary) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from vbreg.cli.app import (
+    LESS_THAN_ASKED,
     CoordinatesOption,
     DeviceOption,
     QuietOption,
@@ -28,7 +29,6 @@ from vbreg.types import in_percent
 if TYPE_CHECKING:
     from vbreg.scenes import Reconstruction
 
-NOT_CONNECTED = 3  # the exit code where not all scans connect, if that is asked for
 MAX_LISTED = 10  # doubtful edges, or scans that do not connect, that are printed
 
 EXAMPLES = examples(
@@ -92,7 +92,7 @@ WorkOption = Annotated[
 ]
 RequireAllOption = Annotated[
     bool,
-    typer.Option("--require-all", help=f"Exit with {NOT_CONNECTED} where not all scans connect."),
+    typer.Option("--require-all", help=f"Exit with {LESS_THAN_ASKED} where not all scans connect."),
 ]
 
 
@@ -150,7 +150,7 @@ def reconstruct(
         _print(stdout_console(), found, written, work, size_is_kept=kept)
     warn_of_scene(found)
     if require_all and len(found.components) > 1:
-        raise typer.Exit(NOT_CONNECTED)
+        raise typer.Exit(LESS_THAN_ASKED)
 
 
 def _check(

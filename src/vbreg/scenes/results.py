@@ -34,6 +34,7 @@ class SceneEdge:
     triangles_fit: int  # of these, that lead back to their start
     bridge: bool  # kept, and no loop confirms it
     guided: bool  # found again from where the graph says the pair lies
+    cut: bool = False  # a bridge that further pairs across it refuted
 
     @property
     def dropped(self) -> bool:
@@ -54,6 +55,8 @@ class SceneEdge:
     @property
     def _against(self) -> str:
         """Why the edge is not kept."""
+        if self.cut:
+            return "further pairs across it were tried and do not fit"
         if not np.isfinite(self.error):
             return "it would join scans that nothing else joins"
         if self.allowed is not None:
