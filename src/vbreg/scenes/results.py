@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vbreg.scenes.joining import Join
+from vbreg.scenes.sizes import SizeOrigin
 from vbreg.types import LIKELY, Float64, Int64
 
 MAX_LISTED = 10  # components whose sizes are told
@@ -81,6 +82,7 @@ class Reconstruction:
     registrations: int  # of these pairs: some are tried again, from where the graph has them
     voxel_size: float
     refined: bool  # on the scans
+    size_origin: SizeOrigin = "given"
 
     def __len__(self) -> int:
         return len(self.names)
