@@ -159,6 +159,17 @@ def test_what_the_input_calls_a_row_is_kept(
     assert [row["row"] for row in read_table(output)] == ["seven", "eight"]
 
 
+def test_a_column_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: pytest.fail("it has begun"))
+    pairs, output = tmp_path / "pairs.jsonl", tmp_path / "poses.csv"
+    pairs.write_text('{"source": "a", "target": "b", "\\ud800": 1}\n', encoding="utf-8")
+    with pytest.raises(VBRegError, match="the names of the columns cannot be written"):
+        register_table(pairs, output, settings=SETTINGS, workers=1)
+    assert not journal_path(output).exists()
+
+
 def test_a_run_goes_on_where_it_stopped(
     table: Path, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

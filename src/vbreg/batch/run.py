@@ -16,7 +16,15 @@ from vbreg.batch.local import Died, LocalPool, Pool
 from vbreg.batch.plan import Plan
 from vbreg.batch.record import finished_counts, record_path, write_record
 from vbreg.batch.rows import RESULTS, BatchSettings, PairRow, failed, fingerprint, pair_rows
-from vbreg.batch.tables import Row, check_ending, column_types, pyarrow, read_table, write_table
+from vbreg.batch.tables import (
+    Row,
+    check_cells,
+    check_ending,
+    column_types,
+    pyarrow,
+    read_table,
+    write_table,
+)
 from vbreg.descriptors import descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_choice, check_whole_number
@@ -69,6 +77,7 @@ def register_table(
     rows = pair_rows(table, pairs.absolute().parent)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
     open_pool = _opener(engine, settings, address, device)
+    check_cells(output, column_types(table), table)
     _check_output(output, pairs, overwrite)
     start = time.perf_counter()
     if (counts := _finished(output, header)) is not None:
