@@ -227,6 +227,173 @@ def test_a_finished_table_is_known_by_its_record(
     assert register_table(table, output, settings=SETTINGS, overwrite=True).computed == 6
 
 
+class Counted:
+    """Pairs of clouds that are texts; a pair fails where one is missing. It notes what is done."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, ending: str = ".csv") -> None:
+        self.folder, self.pairs, self.output = folder, folder / "pairs.csv", folder / f"out{ending}"
+        self.asked: list[int] = []
+        self.stop_after = 100
+        for k in range(4):
+            self.write(k)
+        lines = [f"{k}.txt,{(k + 1) % 4}.txt,{k}" for k in range(4)]
+        self.pairs.write_text("\n".join(["source,target,id", *lines]), encoding="utf-8")
+        pool = HereAndNow(self.solve)
+        monkeypatch.setattr(run, "LocalPool", lambda settings, devices: pool)
+
+    def write(self, k: int, text: str = "cloud") -> None:
+        (self.folder / f"{k}.txt").write_text(text, encoding="utf-8")
+
+    def solve(self, rows: Sequence[PairRow]) -> list[Row]:
+        if len(self.asked) + len(rows) > self.stop_after:
+            raise KeyboardInterrupt
+        self.asked += [row.number for row in rows]
+        return [self.result(row) for row in rows]
+
+    def result(self, row: PairRow) -> Row:
+        ends = [Path(path) for path in row[1:3]]
+        if not all(path.exists() for path in ends):
+            return failed(row.number, "no such file", 0.1)
+        said = " - ".join(path.read_text(encoding="utf-8") for path in ends)
+        pose = dict.fromkeys(POSE, 0.1 + 0.2)
+        return {"row": row.number, "status": "doubtful", **pose, "inliers": 7, "message": said}
+
+    def __call__(self, **options: Any) -> list[int]:
+        """Run, and return the rows that were done."""
+        self.asked.clear()
+        done = register_table(self.pairs, self.output, settings=SETTINGS, workers=1, **options)
+        assert done.computed == len(self.asked)
+        assert sum(done.counts.values()) == 4
+        rows = read_table(self.output)
+        assert [row["id"] for row in rows] == list("0123")
+        for status, count in done.counts.items():
+            assert [row["status"] for row in rows].count(status) == count
+        expected = [self.result(row) for row in pair_rows(read_table(self.pairs), self.folder)]
+        for row, now in zip(rows, expected, strict=True):
+            assert row["message"] == now["message"]
+            assert str(row["T00"]) == str(now.get("T00"))
+            assert str(row["inliers"]) == str(now.get("inliers"))
+        return sorted(self.asked)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_rows_whose_files_changed_are_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Of a finished table, too, whose other rows are kept."""
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow", reason="vbreg[scale] is not installed")
+    counted = Counted(tmp_path, monkeypatch, ending)
+    assert counted() == [0, 1, 2, 3]
+    assert counted() == []
+    counted.write(2, "another cloud")
+    assert counted() == [1, 2]
+    (tmp_path / "0.txt").unlink()
+    assert counted() == [0, 3]
+    assert counted() == []
+    counted.write(0)
+    assert counted() == [0, 3]
+    assert not journal_path(counted.output).exists()
+
+
+@pytest.mark.parametrize("stop_after", [0, 2])
+def test_a_run_that_was_stopped_notices_changed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    """Those of its journal, and those of the finished table that it began from."""
+    counted = Counted(tmp_path, monkeypatch)
+    (tmp_path / "0.txt").unlink()
+    counted()
+    counted.stop_after = stop_after
+    counted.write(0)
+    counted.write(2, "another cloud")
+    with pytest.raises(KeyboardInterrupt):
+        counted()
+    done = set(counted.asked)
+    assert len(done) == stop_after
+    counted.stop_after = 100
+    assert set(counted()) == {0, 1, 2, 3} - done
+    counted.write(1, "a third cloud")
+    counted.stop_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        counted()
+    counted.write(3, "a fourth cloud")
+    counted.stop_after = 100
+    assert counted() == [0, 1, 2, 3]
+
+
+def test_failed_rows_are_done_again_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(tmp_path, monkeypatch)
+    (tmp_path / "0.txt").unlink()
+    assert counted() == [0, 1, 2, 3]
+    assert counted() == []
+    assert counted(retry_failed=True) == [0, 3]
+    counted.stop_after = 0
+    with pytest.raises(KeyboardInterrupt):
+        counted(retry_failed=True)
+    counted.stop_after = 100
+    assert counted() == []  # they have failed before
+    assert counted(retry_failed=True) == [0, 3]
+
+
+def test_a_finished_table_that_was_changed_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows may stand in another order."""
+    counted = Counted(tmp_path, monkeypatch)
+    counted()
+    head, *lines = counted.output.read_text(encoding="utf-8").splitlines(keepends=True)
+    turned = "".join([head, *reversed(lines)])
+    counted.output.write_text(turned, encoding="utf-8")
+    register_table(counted.pairs, counted.output, settings=SETTINGS)  # nothing is left to do
+    counted.write(2, "another cloud")
+    for _ in range(2):
+        with pytest.raises(VBRegError, match=r"out\.csv is not what the run wrote, .*--overwrite"):
+            counted()
+        assert counted.output.read_text(encoding="utf-8") == turned
+        assert not journal_path(counted.output).exists()
+    assert counted(overwrite=True) == [0, 1, 2, 3]
+
+
+def test_what_an_earlier_version_wrote_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a word of the files that its rows were computed from."""
+    counted = Counted(tmp_path, monkeypatch)
+    counted()
+    path = record_path(counted.output)
+    held = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: held[name] for name in ("run", "counts")}), encoding="utf-8")
+    assert counted() == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_has_one_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """A second run is refused and changes nothing; a lock that a kill left is none."""
+    counted = Counted(tmp_path, monkeypatch)
+    lock = tmp_path / "out.csv.lock"
+    lock.touch()
+    usual, told = counted.solve, []
+
+    def solve(rows: Sequence[PairRow]) -> list[Row]:
+        before = journal_path(counted.output).read_bytes()
+        with pytest.raises(VBRegError, match=r"another run is writing .*out\.csv"):
+            register_table(counted.pairs, counted.output, settings=SETTINGS, overwrite=overwrite)
+        assert journal_path(counted.output).read_bytes() == before
+        assert lock.exists()
+        told.append(rows)
+        return usual(rows)
+
+    monkeypatch.setattr(run, "LocalPool", lambda settings, devices: HereAndNow(solve))
+    assert counted() == [0, 1, 2, 3]
+    assert told
+    assert not lock.exists()
+
+
 def test_another_table_or_setting_is_not_mixed_in(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,13 @@ MemoryOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
 ]
+RetryFailedOption = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        help="Do rows again that failed before. Left out, only those whose files have changed.",
+    ),
+]
 RequireAllOption = Annotated[
     bool,
     typer.Option(
@@ -110,13 +117,15 @@ def batch(
     min_probability: MinProbabilityOption = None,
     memory: MemoryOption = 1024,
     overwrite: OverwriteOption = False,
+    retry_failed: RetryFailedOption = False,
     require_all: RequireAllOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Register every pair of a table: a row in, a row out.
 
-    Rows keep their order. The same command goes on after a stop, and does nothing where all is
-    done. A row that fails says why, and the others go on; the exit code is 0 all the same.
+    Rows keep their order. The same command goes on after a stop, does rows again whose files have
+    changed, and does nothing where all is done. A row that fails says why, and the others go on;
+    the exit code is 0 all the same.
     """
     from vbreg.batch import BatchSettings, register_table
 
@@ -148,6 +157,7 @@ def batch(
         device=device,
         address=address,
         overwrite=overwrite,
+        retry_failed=retry_failed,
         quiet=quiet,
     )
     if not quiet:
@@ -161,7 +171,9 @@ def _print(console: Console, done: BatchSummary) -> None:
     said = ", ".join(f"{count} {status}" for status, count in sorted(done.counts.items()))
     print_row(console, "pairs", f"{done.rows}: {said or 'none'}")
     if done.rows and not done.computed:
-        print_row(console, "complete", f"{done.output}, nothing was left; --overwrite begins anew")
+        failed = "--retry-failed does failed rows again, " if done.counts.get("failed") else ""
+        said = f"{done.output}, nothing was left; {failed}--overwrite begins anew"
+        print_row(console, "complete", said)
         return
     if done.computed < done.rows:
         print_row(console, "known before", str(done.rows - done.computed))
