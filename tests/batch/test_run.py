@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,9 @@ from vbreg.batch.rows import POSE, PairRow, failed, pair_rows
 from vbreg.batch.run import MAX_DEATHS, BatchRun
 from vbreg.batch.tables import Row, read_table
 from vbreg.batch.worker import Worker
+from vbreg.descriptors.choice import SHIPPED
 from vbreg.errors import VBRegError
+from vbreg.pretrained import weights_path
 
 SETTINGS = BatchSettings(voxel_size=0.1)
 STATUS = {"b": "failed", "e": "failed"}
@@ -453,6 +457,7 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) ->
     pipe: Any = SimpleNamespace(send=sent.append, recv=lambda: rows)
     serve(pipe, SETTINGS, "cuda:1")
     sent.append(OneThreadWorker(SETTINGS, "cuda:1").solve(rows))
+    assert sent.pop(0) is None  # the process has begun
     said = "a worker on cuda:1 could not start (RuntimeError: no memory on this card); put that"
     assert all(str(answer).startswith(said) for answer in sent)
     pool: Any = SimpleNamespace(pipes=[SimpleNamespace(recv=lambda: sent[0])])
@@ -466,6 +471,72 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(VBRegError, match="no memory on this card"):
         RayPool._event(pool, None, 0)
+
+
+def test_a_script_that_workers_import_says_what_to_do(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers would start others; and their parent does not start more of them."""
+    with monkeypatch.context() as patch:
+        patch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+        with pytest.raises(VBRegError, match=r'starts: .* under `if __name__ == "__main__":`'):
+            register_table(table, tmp_path / "poses.csv", settings=SETTINGS)
+
+    def ended() -> None:
+        raise EOFError
+
+    process = SimpleNamespace(join=lambda seconds: None, exitcode=1)
+    pool: Any = SimpleNamespace(
+        pipes=[SimpleNamespace(recv=ended)], processes=[process], begun=set()
+    )
+    with pytest.raises(VBRegError, match=r"exit code 1 before it began: .*__main__"):
+        LocalPool._event(pool, 0)
+    pool.begun.add(0)
+    assert isinstance(LocalPool._event(pool, 0), Died)
+    pool.begun.clear()
+    process.exitcode = -9  # killed, which may happen to any
+    assert isinstance(LocalPool._event(pool, 0), Died)
+
+
+@pytest.mark.slow
+def test_a_script_needs_the_usual_guard(table: Path, tmp_path: Path) -> None:
+    """With it a table is done, and without it the first worker ends the run."""
+    call = f"register_table({str(table)!r}, 'poses.csv', workers=1, device='cpu')"
+    head = "from vbreg.batch import register_table\n"
+    done = []
+    for name, text in (("bare", call), ("guarded", f"if __name__ == '__main__':\n    {call}")):
+        (tmp_path / f"{name}.py").write_text(f"{head}{text}\n", encoding="utf-8")
+        command = [sys.executable, f"{name}.py"]
+        done.append(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True))
+    assert done[0].returncode == 1
+    assert done[0].stderr.count('if __name__ == "__main__":') == 2  # of the worker, of the run
+    assert done[1].returncode == 0
+    assert len(read_table(tmp_path / "poses.csv")) == 6
+
+
+def test_workers_get_whole_paths_of_weights(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may run in another folder; what the run is known by stays as it was given."""
+    given: list[BatchSettings] = []
+
+    def pool(settings: BatchSettings, devices: Sequence[str]) -> HereAndNow:
+        given.append(settings)
+        return HereAndNow(lambda rows: [failed(row.number, "for the test") for row in rows])
+
+    monkeypatch.setattr(run, "LocalPool", pool)
+    monkeypatch.chdir(tmp_path)
+    for path in (SHIPPED, weights_path("fast")):
+        shutil.copy(path, path.name)
+    (tmp_path / "fpfh").write_text("no descriptor", encoding="utf-8")
+    for weights, descriptor in (("fast.safetensors", SHIPPED.name), ("fast", "fpfh")):
+        settings = BatchSettings(weights=weights, descriptor=descriptor)
+        register_table(table, "poses.csv", settings=settings, workers=1, overwrite=True)
+        held = json.loads(record_path(Path("poses.csv")).read_text(encoding="utf-8"))["run"]
+        assert held["descriptor"][0] == descriptor
+    assert given[0].weights == str(tmp_path / "fast.safetensors")
+    assert given[0].descriptor == str(tmp_path / SHIPPED.name)
+    assert (given[1].weights, given[1].descriptor) == ("fast", "fpfh")
 
 
 def whole_lines(journal: Path) -> list[Row]:

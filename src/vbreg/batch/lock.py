@@ -20,7 +20,7 @@ ENDING = ".lock"
 
 @contextmanager
 def sole_writer(output: Path) -> Iterator[None]:
-    """Hold the lock of an output; raise where another run holds it.
+    """Keep the lock of an output; raise where another run has it.
 
     The system frees a lock however its process ends: a file that a kill left says nothing.
     """

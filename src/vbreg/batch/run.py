@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from vbreg.backends import devices
 from vbreg.batch.journal import ResultJournal, journal_path
-from vbreg.batch.local import Died, LocalPool, Pool
+from vbreg.batch.local import MAIN_GUARD, Died, LocalPool, Pool
 from vbreg.batch.lock import sole_writer
 from vbreg.batch.plan import Plan
 from vbreg.batch.record import (
@@ -43,10 +44,10 @@ from vbreg.batch.tables import (
     read_table,
     write_table,
 )
-from vbreg.descriptors import descriptor_named
+from vbreg.descriptors import DESCRIPTORS, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_choice, check_whole_number
-from vbreg.pretrained import DEFAULT, read_header, weights_path
+from vbreg.pretrained import DEFAULT, WEIGHTS, read_header, weights_path
 from vbreg.progress import progress
 
 EngineName: TypeAlias = Literal["local", "ray"]
@@ -87,7 +88,13 @@ def register_table(
     called again: its journal lies beside the output until that is complete. Then a record lies
     there, by which the same call finds what is left to do: rows whose files have changed, and with
     `retry_failed` those that failed.
+
+    Workers import the script that calls this, so there it stands under
+    `if __name__ == "__main__":`.
     """
+    # While a process imports the script, `parent_process` does not know yet that it has one.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise VBRegError(f"register_table was called by a worker that starts: {MAIN_GUARD}")
     pairs, output = Path(pairs), Path(output)
     settings = settings or BatchSettings()
     check_choice(engine, "engine", get_args(EngineName))
@@ -96,7 +103,7 @@ def register_table(
     table = read_table(pairs)
     rows = pair_rows(table, pairs.absolute().parent)
     header = {**identity(settings), "table": fingerprint(rows), "rows": len(rows)}
-    open_pool = _opener(engine, settings, address, device)
+    open_pool = _opener(engine, _with_whole_paths(settings), address, device)
     check_cells(output, column_types(table), table)
     _check_output(output, pairs)
     start = time.perf_counter()
@@ -127,6 +134,21 @@ def identity(settings: BatchSettings) -> dict[str, object]:
         "weights": read_header(weights_path(settings.weights or DEFAULT)).get("sha256"),
         "descriptor": [settings.descriptor, descriptor_named(settings.descriptor).fingerprint],
     }
+
+
+def _with_whole_paths(settings: BatchSettings) -> BatchSettings:
+    """Return settings whose files workers find, wherever on a cluster they run."""
+    weights, descriptor = settings.weights, settings.descriptor
+    if weights is not None:
+        weights = _whole_path(weights, WEIGHTS)
+    return replace(settings, weights=weights, descriptor=_whole_path(descriptor, DESCRIPTORS))
+
+
+def _whole_path(choice: str, names: Container[str]) -> str:
+    """Return the absolute path of a file; what is a name stays as it is."""
+    return (
+        str(Path(choice).absolute()) if choice not in names and Path(choice).is_file() else choice
+    )
 
 
 def _check_output(output: Path, pairs: Path) -> None:
