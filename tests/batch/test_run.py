@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ from vbreg.batch.run import MAX_DEATHS, BatchRun
 from vbreg.batch.tables import Row, read_table
 from vbreg.batch.worker import Worker
 from vbreg.descriptors.choice import SHIPPED
-from vbreg.errors import VBRegError
+from vbreg.errors import VBRegError, VBRegWarning
 from vbreg.pretrained import weights_path
 
 SETTINGS = BatchSettings(voxel_size=0.1)
@@ -67,6 +67,9 @@ class HereAndNow:
         self.work, self.workers, self.deadly = work, workers, set(deadly)
         self.given: dict[int, list[PairRow]] = {}
         self.restarted = 0
+
+    def ready(self, worker: int) -> bool:
+        return True
 
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
         assert worker not in self.given, "one chunk a worker"
@@ -463,11 +466,9 @@ def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) ->
     pool: Any = SimpleNamespace(pipes=[SimpleNamespace(recv=lambda: sent[0])])
     with pytest.raises(VBRegError, match="no memory on this card"):
         LocalPool._event(pool, 0)
+    errors = SimpleNamespace(RayActorError=OSError, OutOfMemoryError=MemoryError)
     pool = SimpleNamespace(
-        ray=SimpleNamespace(
-            get=lambda reference: sent[1],
-            exceptions=SimpleNamespace(RayActorError=OSError),
-        )
+        ray=SimpleNamespace(get=lambda reference: sent[1], exceptions=errors), starting=set()
     )
     with pytest.raises(VBRegError, match="no memory on this card"):
         RayPool._event(pool, None, 0)
@@ -639,6 +640,125 @@ def test_a_wrong_option_costs_no_earlier_results(
         register_table(tmp_path / "pairs.csv", output, overwrite=True, **options)  # type: ignore[arg-type]
     assert journal_path(output).read_text(encoding="utf-8") == "earlier"
     assert record_path(output).exists()
+
+
+class MadeUpCluster:
+    """In place of Ray: some of its actors never start, and one may be lost in some way."""
+
+    class ActorLost(Exception):
+        pass
+
+    class MemoryLost(Exception):
+        pass
+
+    exceptions = SimpleNamespace(RayActorError=ActorLost, OutOfMemoryError=MemoryLost)
+
+    def __init__(self, cpus: float, gpus: float = 0, free: int = 1) -> None:
+        self.held, self.free = {"CPU": cpus, "GPU": gpus}, free
+        self.answers: dict[object, Any] = {}
+        self.given: list[int] = []  # rows, as they come
+        self.lost: list[Exception] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.held
+
+    def remote(self, **options: object) -> Any:
+        return lambda kind: SimpleNamespace(remote=lambda *given: self.actor())
+
+    def actor(self) -> Any:
+        runs = self.free > 0
+        self.free -= runs
+
+        def call(rows: Sequence[PairRow] = ()) -> object:
+            reference = object()
+            assert runs or not rows, "rows for an actor that does not run"
+            self.given += [row.number for row in rows]
+            if rows and self.lost:
+                self.free += 1
+                self.answers[reference] = self.lost.pop()
+            elif runs:
+                self.answers[reference] = [failed(r.number, "for the test") for r in rows] or 123
+            return reference
+
+        method = SimpleNamespace(remote=call)
+        return SimpleNamespace(process_id=method, solve=method)
+
+    def wait(
+        self, references: Sequence[object], num_returns: int, timeout: float | None
+    ) -> tuple[list[object], list[object]]:
+        found = [reference for reference in references if reference in self.answers][:1]
+        assert found or timeout, "it would wait for ever"
+        if not found:
+            self.free = 1
+            self.answers[references[0]] = 123
+        return found, []
+
+    def get(self, reference: object) -> Any:
+        answer = self.answers.pop(reference)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def kill(self, actor: object) -> None:
+        pass
+
+
+@pytest.fixture
+def on_cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayPool]:
+    def pool(cluster: MadeUpCluster, **options: Any) -> RayPool:
+        monkeypatch.setattr("vbreg.batch.cluster.import_ray", lambda: cluster)
+        return RayPool(SETTINGS, **options)
+
+    return pool
+
+
+@pytest.mark.parametrize("lost", [MadeUpCluster.ActorLost, MadeUpCluster.MemoryLost])
+def test_a_cluster_that_others_use_works_with_the_actors_that_start(
+    tmp_path: Path, on_cluster: Callable[..., RayPool], lost: type[Exception]
+) -> None:
+    """One of four; it is lost in the middle, and another takes over."""
+    cluster = MadeUpCluster(4, free=1)
+    pool = on_cluster(cluster)
+    assert pool.workers == 4
+    rows = [PairRow(k, str(k), str(k + 1), {}) for k in range(9)]
+    journal = ResultJournal(tmp_path / "journal", {})
+    cluster.lost.append(lost("out of memory"))
+    BatchRun(Plan(rows, 4, 2), pool, journal)()
+    assert sorted(journal.places) == list(range(9))
+    assert len(cluster.given) == 9 + 2
+    journal.close()
+
+
+def test_a_cluster_without_a_free_core_is_waited_for_and_that_is_told(
+    on_cluster: Callable[..., RayPool],
+) -> None:
+    pool = on_cluster(MadeUpCluster(2, free=0))
+    assert not pool.ready(0)
+    with pytest.warns(VBRegWarning, match="no worker has started in 60 seconds"):
+        assert pool.wait() == []
+    assert pool.wait() == []
+    assert pool.ready(0)
+    assert not pool.ready(1)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "workers", "started"),
+    [(4, 0, None, 4), (4, 0, 2, 2), (4, 2, None, 2), (2, 4, None, 2), (4, 0, 5, 0), (4, 2, 3, 0)],
+)
+def test_a_cluster_has_as_many_workers_as_it_can_run(
+    on_cluster: Callable[..., RayPool], cpus: int, gpus: int, workers: int | None, started: int
+) -> None:
+    """More would wait for ever."""
+    cluster = MadeUpCluster(cpus, gpus)
+    if started:
+        assert on_cluster(cluster, workers=workers).workers == started
+        return
+    most = min(cpus, gpus or cpus)
+    with pytest.raises(VBRegError, match=rf"{workers} workers on a cluster .* at most {most},"):
+        on_cluster(cluster, workers=workers)
 
 
 def test_an_empty_table_is_no_work(tmp_path: Path) -> None:

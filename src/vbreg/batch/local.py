@@ -56,8 +56,12 @@ class Pool(Protocol):
         """How many rows a worker takes at a time."""
         ...
 
+    def ready(self, worker: int) -> bool:
+        """Tell whether a worker may be given a chunk."""
+        ...
+
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
-        """Give a chunk to a worker that has none."""
+        """Give a chunk to a worker that is ready and has none."""
         ...
 
     def wait(self) -> list[Done | Died]:
@@ -96,6 +100,10 @@ class LocalPool:
     def chunk(self) -> int:
         """How many rows a process takes at a time: a GPU's several batches, of similar sizes."""
         return chunk_size(torch.device(self.devices[0]), cpu=CHUNK_CPU, gpu=CHUNK_GPU)
+
+    def ready(self, worker: int) -> bool:
+        """Tell that a process may be given a chunk: it reads it when it has started."""
+        return True
 
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
         """Send a chunk to a process."""

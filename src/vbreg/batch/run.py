@@ -262,12 +262,13 @@ class BatchRun:
         """Work until every row has a result."""
         while True:
             for worker in range(self.pool.workers):
-                chunk = None if worker in self.busy else self.plan.take(worker)
+                idle = worker not in self.busy and self.pool.ready(worker)
+                chunk = self.plan.take(worker) if idle else None
                 if chunk is not None:
                     self.busy[worker] = chunk
                     self.files |= {row.number: files_of(row) for row in chunk}
                     self.pool.submit(worker, chunk)
-            if not self.busy:
+            if not self.busy and not self.plan:
                 break
             for event in self.pool.wait():
                 chunk = self.busy.pop(event.worker, [])
