@@ -61,6 +61,8 @@ def read_record(output: Path, header: Mapping[str, Any]) -> Record | None:
         found = dict(held["run"])
         counts = {str(status): int(count) for status, count in held["counts"].items()}
         files = list(held.get("files") or [None] * int(found["rows"]))
+        if len(files) != int(found["rows"]):
+            raise ValueError(f"files of {len(files)} rows instead of {found['rows']}")
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise VBRegError(
             f"{path}: no record of a run ({type(error).__name__}: {error}); choose another output, "

@@ -146,9 +146,8 @@ def _with_whole_paths(settings: BatchSettings) -> BatchSettings:
 
 def _whole_path(choice: str, names: Container[str]) -> str:
     """Return the absolute path of a file; what is a name stays as it is."""
-    return (
-        str(Path(choice).absolute()) if choice not in names and Path(choice).is_file() else choice
-    )
+    path = Path(choice)
+    return str(path.absolute()) if choice not in names and path.is_file() else choice
 
 
 def _check_output(output: Path, pairs: Path) -> None:
