@@ -375,7 +375,7 @@ def test_what_an_earlier_version_wrote_is_still_known(
     path.write_text(json.dumps({name: held[name] for name in ("run", "counts")}), encoding="utf-8")
     assert counted() == []
     path.write_text(json.dumps({**held, "files": ["a"]}), encoding="utf-8")
-    with pytest.raises(VBRegError, match="no record of a run .*files of 1 rows instead of 4"):
+    with pytest.raises(VBRegError, match=r"no record of a run .*files of 1 rows instead of 4"):
         counted()
 
 
