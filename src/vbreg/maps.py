@@ -99,7 +99,7 @@ class Map:
             raise VBRegError(f"{len(called)} names for {len(given)} clouds: give one for each")
         compute = descriptor_named(descriptor)
         model = model or VBReg.from_pretrained(device=device)
-        scale = common_scale(given, called, voxel_size, preset)
+        scale, _ = common_scale(given, called, voxel_size, preset)
         thinned = [
             _thinned(cloud, name, scale, preset, model.device)
             for cloud, name in zip(given, called, strict=True)

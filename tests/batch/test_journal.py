@@ -58,6 +58,31 @@ def test_a_row_is_written_once(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_the_last_line_that_holds_counts(tmp_path: Path) -> None:
+    """A row may be done again, and what it was before may hold again."""
+    for held, status in (("ab", "ok"), ("a", "failed"), ("b", "ok"), ("", None)):
+        path = tmp_path / f"holds {held}"
+        content = [HEADER, {"row": 0, "status": "failed", "files": "a"}]
+        content += [{"row": 0, "status": "ok", "files": "b"}]
+        path.write_bytes(b"".join(map(line_of, content)))
+        journal = ResultJournal(path, HEADER, lambda row, held=held: row["files"] in held)
+        assert journal.counts == ({status: 1} if status else {})
+        assert (0 in journal) == (status is not None)
+        if status:
+            assert journal[0]["status"] == status
+        journal.close()
+
+
+def test_a_row_is_never_given_for_another(tmp_path: Path) -> None:
+    """Where another program wrote lines between those that this one has the places of."""
+    written(tmp_path / "j")
+    journal = ResultJournal(tmp_path / "j", HEADER)
+    journal.places[0], journal.places[1] = journal.places[1], journal.places[0]
+    with pytest.raises(VBRegError, match="was changed by another program"):
+        journal[0]
+    journal.close()
+
+
 def test_another_run_is_told(tmp_path: Path) -> None:
     written(tmp_path / "j")
     with pytest.raises(VBRegError, match="table 'abc', and this run has 'xyz'"):

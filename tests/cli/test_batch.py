@@ -28,7 +28,7 @@ def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     out = tmp_path / "poses.csv"
     done = run(
         "batch", "pairs.csv", "-o", out, "--preset", "outdoor", "--memory", "5", "--workers", "2",
-        "--keypoints", "all", "--overwrite", "--no-retry",
+        "--keypoints", "all", "--overwrite", "--no-retry", "--retry-failed",
     )  # fmt: skip
     assert done.code == 0
     assert "3: 1 failed, 2 ok" in done.out
@@ -38,6 +38,7 @@ def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         preset="outdoor", keypoints="all", retry=False, cache_bytes=5 << 20
     )
     assert (given["workers"], given["overwrite"], given["engine"]) == (2, True, "local")
+    assert given["retry_failed"]
     assert given["pairs"] == Path("pairs.csv")
     assert run("batch", "pairs.csv", "-o", out, "--require-all").code == 3
 
@@ -45,12 +46,17 @@ def test_a_table_comes_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_complete_table_is_told(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete = batch.BatchSummary(3, {"ok": 3}, 0, 0.1, 0, tmp_path / "poses.csv")
+    counts = {"ok": 3}
+    complete = batch.BatchSummary(3, counts, 0, 0.1, 0, tmp_path / "poses.csv")
     monkeypatch.setattr(batch, "register_table", lambda *tables, **options: complete)
     done = run("batch", "pairs.csv", "-o", tmp_path / "poses.csv", "--require-all")
     assert done.code == 0
     assert "complete" in done.out
+    assert "--retry-failed" not in done.out
     assert "wrote" not in done.out
+    counts["failed"] = 1
+    done = run("batch", "pairs.csv", "-o", tmp_path / "poses.csv")
+    assert "nothing was left; --retry-failed does failed" in " ".join(done.out.split())
 
 
 def test_a_missing_table_is_told(run: Run, tmp_path: Path) -> None:

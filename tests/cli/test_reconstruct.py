@@ -138,7 +138,15 @@ def test_scripts_can_ask_for_all_scans(run: Run, folder: Path, search: dict[str,
     arguments = "reconstruct", folder, "-o", folder.parent / "scene.ply", "--require-all"
     outcome = run(*arguments)
     assert outcome.code == 3
-    assert "0.05 (estimated, and kept in" in " ".join(outcome.out.split())
+    for origin, words in (
+        ("given", "0.05 "),
+        ("estimated", "0.05 (estimated, and kept in"),
+        ("kept", "0.05 (estimated by an earlier run, and kept in"),
+    ):
+        search["found"] = dataclasses.replace(search["found"], size_origin=origin)
+        outcome = run(*arguments)
+        assert words in " ".join(outcome.out.split())
+        assert ("estimated" in outcome.out) == (origin != "given")
     search["found"] = dataclasses.replace(search["found"], component=np.zeros(3, dtype=np.int64))
     assert run(*arguments).code == 0
 

@@ -180,6 +180,7 @@ def test_a_scan_that_is_added_does_not_change_the_estimated_voxel_size(
     before = len(asked)
     again = reconstruct(added, model=fast, descriptor="fpfh", work=tmp_path)
     assert again.voxel_size == first.voxel_size
+    assert (first.size_origin, again.size_origin) == ("estimated", "kept")
     assert all(max(pair) > 1 for pair in asked[before:])
     anew = reconstruct(added, model=fast, descriptor="fpfh")
     assert anew.voxel_size > 5 * first.voxel_size  # by most of them
@@ -190,6 +191,41 @@ def test_a_scan_that_is_added_does_not_change_the_estimated_voxel_size(
     kept.write_text("nonsense")
     with pytest.raises(VBRegError, match=r"voxel_size\.json: no voxel size in it"):
         reconstruct(clouds, model=fast, descriptor="fpfh", work=tmp_path)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_kept_voxel_size_is_of_most_of_the_same_scans(
+    asked: list[tuple[int, int]], fast: VBReg, tmp_path: Path, in_files: bool
+) -> None:
+    """Names alone do not tell: arrays are numbered, and files are written anew."""
+
+    def found(scans: list[Any]) -> Reconstruction:
+        given = scans
+        if in_files:
+            given = [tmp_path / f"{k}.ply" for k in range(len(scans))]
+            for path, points in zip(given, scans, strict=True):
+                io.write(path, points)
+        return reconstruct(given, model=fast, descriptor="fpfh", work=tmp_path / "work")
+
+    scans: list[Any] = [surface(600, seed) for seed in range(3)]
+    first = found(scans)
+    assert first.size_origin == "estimated"
+    one_changed = found([surface(600, 3) * 20, *scans[1:]])
+    assert (one_changed.voxel_size, one_changed.size_origin) == (first.voxel_size, "kept")
+    other = found([surface(600, seed) * 20 for seed in range(2)] + scans[2:])
+    assert other.voxel_size > 5 * first.voxel_size
+    assert other.size_origin == "estimated"
+    assert found([surface(600, seed) * 20 for seed in range(2)] + scans[2:]).size_origin == "kept"
+
+
+def test_an_error_says_that_the_voxel_size_was_kept(fast: VBReg, tmp_path: Path) -> None:
+    """It may be the reason, and then nothing in the command is wrong."""
+    clouds = [surface(300, seed) for seed in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vbreg.scenes.sizes.estimate_voxel_size", lambda *clouds: 1e3)
+        for said in ("none of 3 pairs", "1000 is one that an earlier run estimated: delete .*json"):
+            with pytest.raises(VBRegError, match=said):
+                reconstruct(clouds, descriptor="fpfh", model=fast, work=tmp_path)
 
 
 def test_known_poses_beside_the_scans_are_no_scan(tmp_path: Path) -> None:

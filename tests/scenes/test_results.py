@@ -40,6 +40,10 @@ EDGE = SceneEdge(0, 1, np.eye(4), np.eye(6), 0.9, True, 0.5, 0.1, None, 4, 3, Fa
             "dropped: it would join scans that nothing else joins",
         ),
         (
+            {"kept": False, "error": np.inf, "cut": True},
+            "dropped: further pairs across it were tried and do not fit",
+        ),
+        (
             {"kept": False, "error": 7.04, "probability": 0.3},
             "improbable, not used: it contradicts the solved poses (7.0 standard deviations)",
         ),

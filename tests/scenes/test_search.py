@@ -155,6 +155,11 @@ def test_a_bridge_stays_only_if_further_pairs_across_it_fit(search: Search, wron
     result = found.result([str(k) for k in range(6)], refine=False)
     assert result.component.tolist() == ([0, 0, 0, 1, 1, 1] if wrong else [0] * 6)
     assert ((2, 3) in found.cut) == wrong
+    [bridge] = [e for e in result.edges if (e.source, e.target) == (2, 3)]
+    assert (bridge.kept, bridge.dropped) == (not wrong, wrong)
+    assert bridge.doubt == (
+        "dropped: further pairs across it were tried and do not fit" if wrong else ""
+    )
     assert not any(edge.bridge for edge in result.edges)
 
 

@@ -51,7 +51,7 @@ class CloudCache:
 
     def cloud(self, path: str) -> LocalCloud:
         """Return the cloud of a file about its own middle."""
-        key = _file_key(path)
+        key = file_key(path)
         if key not in self.held:
             cloud = local_cloud(path, Path(path).name)
             self.held[key], self.files[cloud] = Held(cloud), key
@@ -88,7 +88,7 @@ class CloudCache:
             total -= old.bytes
 
 
-def _file_key(path: str) -> FileKey:
+def file_key(path: str) -> FileKey:
     """Return what changes when the file does; where nothing is known of it, reading will tell."""
     try:
         facts = Path(path).stat()

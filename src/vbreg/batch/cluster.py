@@ -16,7 +16,9 @@ from vbreg.batch.local import CHUNK_CPU, CHUNK_GPU, Died, Done
 from vbreg.batch.rows import BatchSettings, PairRow
 from vbreg.batch.tables import Row
 from vbreg.batch.worker import Worker, open_worker
-from vbreg.errors import MissingExtraError, VBRegError
+from vbreg.errors import MissingExtraError, VBRegError, warn
+
+PATIENCE = 60  # seconds without any worker, after which that is told
 
 
 def import_ray() -> ModuleType:
@@ -68,6 +70,7 @@ class RayPool:
         if self.started:
             ray.init(address=address, log_to_driver=False, include_dashboard=False)
         held = ray.cluster_resources()
+        cpus = int(held.get("CPU", 0))
         gpus = 0 if device == "cpu" else int(held.get("GPU", 0))
         if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
             raise VBRegError(
@@ -75,9 +78,11 @@ class RayPool:
                 "Ray chooses which GPU a worker has"
             )
         self.device = "cuda" if gpus else "cpu"
-        self.count = workers or gpus or max(1, int(held.get("CPU", 1)))
-        self.actors = [self._start() for _ in range(self.count)]
+        self.count = _count(workers, cpus, gpus)
         self.waiting: dict[Any, int] = {}  # the worker of every reference
+        self.starting: set[int] = set()  # workers that have not answered yet
+        self.told = False  # that none of them has
+        self.actors = [self._start(worker) for worker in range(self.count)]
 
     @property
     def workers(self) -> int:
@@ -94,18 +99,27 @@ class RayPool:
         number: int = self.ray.get(self.actors[worker].process_id.remote())
         return number
 
+    def ready(self, worker: int) -> bool:
+        """Tell whether an actor has started: some wait while others use the cluster."""
+        return worker not in self.starting
+
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
         """Give a chunk to an actor."""
         self.waiting[self.actors[worker].solve.remote(list(rows))] = worker
 
     def wait(self) -> list[Done | Died]:
-        """Return what actors found, and which of them were lost."""
-        ready, _ = self.ray.wait(list(self.waiting), num_returns=1)
-        return [self._event(reference, self.waiting.pop(reference)) for reference in ready]
+        """Return what actors found, and which were lost; nothing where one has started."""
+        none_has = len(self.starting) == self.count and not self.told
+        seconds = PATIENCE if none_has else None
+        answered, _ = self.ray.wait(list(self.waiting), num_returns=1, timeout=seconds)
+        if not answered:
+            self._tell_of_waiting()
+        events = [self._event(reference, self.waiting.pop(reference)) for reference in answered]
+        return [event for event in events if event is not None]
 
     def restart(self, worker: int) -> None:
         """Make another actor, wherever the cluster has room."""
-        self.actors[worker] = self._start()
+        self.actors[worker] = self._start(worker)
 
     def close(self) -> None:
         """End all actors, and Ray if it was started for them."""
@@ -114,16 +128,43 @@ class RayPool:
         if self.started:
             self.ray.shutdown()
 
-    def _start(self) -> Any:
+    def _start(self, worker: int) -> Any:
         # Lost actors come back through `restart`: only there is it known which row to suspect.
         options = {"num_cpus": 1, "num_gpus": int(self.device != "cpu"), "max_restarts": 0}
-        return self.ray.remote(**options)(OneThreadWorker).remote(self.settings, self.device)
+        actor = self.ray.remote(**options)(OneThreadWorker).remote(self.settings, self.device)
+        self.starting.add(worker)
+        self.waiting[actor.process_id.remote()] = worker  # answered as soon as it has started
+        return actor
 
-    def _event(self, reference: Any, worker: int) -> Done | Died:
+    def _event(self, reference: Any, worker: int) -> Done | Died | None:
+        lost = self.ray.exceptions.RayActorError, self.ray.exceptions.OutOfMemoryError
         try:
             answer = self.ray.get(reference)
-        except self.ray.exceptions.RayActorError as error:
+        except lost as error:
             return Died(worker, f"its actor was lost ({' '.join(str(error).split())[-300:]})")
+        if worker in self.starting:
+            self.starting.remove(worker)
+            return None
         if isinstance(answer, str):
             raise VBRegError(answer)
         return Done(worker, answer)
+
+    def _tell_of_waiting(self) -> None:
+        self.told = True
+        warn(
+            f"no worker has started in {PATIENCE} seconds, since the cluster has no free cores or "
+            "cannot start one (`ray status` tells): the run waits for the first"
+        )
+
+
+def _count(workers: int | None, cpus: int, gpus: int) -> int:
+    """Return how many workers to start: a CPU each and, where there are any, a GPU each."""
+    most = min(cpus, gpus) if gpus else cpus
+    wanted = most if workers is None else workers
+    if most < 1 or wanted > most:
+        raise VBRegError(
+            f"{max(1, wanted)} workers on a cluster with {cpus} CPUs and {gpus} GPUs that they may "
+            f"use: expected at most {most}, a CPU and, if any, a GPU for each; ask for fewer, or "
+            "add machines to the cluster"
+        )
+    return wanted

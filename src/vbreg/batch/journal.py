@@ -1,6 +1,7 @@
 """What a run has found so far, beside its output: a run that was killed goes on from there.
 
-A line is the checksum of the rest, then JSON. The first line says what the run is about. A line
+A line is the checksum of the rest, then JSON. The first line says what the run is about; the last
+line of a row that holds is its result, since a row may be done again. A line
 that a kill or a power cut left torn has a wrong checksum or no end: it is as if never written. The
 results stay on the disk, so that a run of millions of rows needs little memory.
 """
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +31,18 @@ def journal_path(output: Path) -> Path:
 class ResultJournal:
     """Results by the number of their row, on the disk."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        holds: Callable[[Row], bool] = lambda result: True,
+    ) -> None:
         """Open the journal, and begin one where there is none.
 
-        One that belongs to another table or other settings is refused.
+        One that belongs to another table or other settings is refused. A result that does not hold
+        any more is as if never written.
         """
-        self.path = path
+        self.path, self.holds = path, holds
         self.places: dict[int, int] = {}  # the byte at which a row's line begins
         self.counts: dict[str, int] = {}  # rows by their status
         as_it_is = getattr(os, "O_BINARY", 0)  # Windows would end lines in another way
@@ -52,12 +61,13 @@ class ResultJournal:
     def add(self, results: Iterable[Row]) -> None:
         """Write results; those of a row that has one already are left out."""
         new = {row["row"]: row for row in results if row["row"] not in self.places}
-        text = b""
+        lines, at = [], self.size
         for number, row in new.items():
-            self.places[number] = self.size + len(text)
-            self._count(row)
-            text += line_of(row)
-        self._append(text)
+            self.places[number] = at
+            self.counts[row["status"]] = self.counts.get(row["status"], 0) + 1
+            lines.append(line_of(row))
+            at += len(lines[-1])
+        self._append(b"".join(lines))
 
     def __getitem__(self, number: int) -> Row:
         os.lseek(self._handle, self.places[number], os.SEEK_SET)
@@ -69,7 +79,7 @@ class ResultJournal:
             if not piece:
                 break
         row = content_of(data)
-        if row is None:
+        if row is None or row.get("row") != number:
             raise VBRegError(f"{self.path} was changed by another program: run the command again")
         return row
 
@@ -83,25 +93,24 @@ class ResultJournal:
             self.size, text = self.size + written, text[written:]
         os.fsync(self._handle)
 
-    def _count(self, row: Row) -> None:
-        self.counts[row["status"]] = self.counts.get(row["status"], 0) + 1
-
     def _read(self, header: Mapping[str, Any]) -> int:
         """Note where every whole line begins; return where the last of them ends."""
         at = good = 0
+        status: dict[int, str] = {}
         with self.path.open("rb") as file:
             for line in file:
                 row = content_of(line)
                 if at == 0 and row is not None:
                     check_same_run(self.path, row, header)
-                elif row is not None and row["row"] not in self.places:
+                elif row is not None and self.holds(row):
                     self.places[row["row"]] = at
-                    self._count(row)
+                    status[row["row"]] = sys.intern(row["status"])
                 at += len(line)
                 if row is not None:
                     good = at
                 elif good == 0:
                     break  # without a first line nothing is known of the others
+        self.counts = dict(Counter(status.values()))
         return good
 
 

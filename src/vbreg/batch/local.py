@@ -22,6 +22,10 @@ from vbreg.model import GIVEN_TOGETHER
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_TO_END = 5.0
+MAIN_GUARD = (
+    "workers import the script that starts them, so put what it does under "
+    '`if __name__ == "__main__":`'
+)
 CHUNK_CPU, CHUNK_GPU = 4, GIVEN_TOGETHER  # rows
 
 
@@ -52,8 +56,12 @@ class Pool(Protocol):
         """How many rows a worker takes at a time."""
         ...
 
+    def ready(self, worker: int) -> bool:
+        """Tell whether a worker may be given a chunk."""
+        ...
+
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
-        """Give a chunk to a worker that has none."""
+        """Give a chunk to a worker that is ready and has none."""
         ...
 
     def wait(self) -> list[Done | Died]:
@@ -77,6 +85,7 @@ class LocalPool:
         self.spawn = multiprocessing.get_context("spawn")
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection[Any, Any]] = []
+        self.begun: set[int] = set()  # those that have said so
         for k in range(len(devices)):
             process, pipe = self._start(k)
             self.processes.append(process)
@@ -92,6 +101,10 @@ class LocalPool:
         """How many rows a process takes at a time: a GPU's several batches, of similar sizes."""
         return chunk_size(torch.device(self.devices[0]), cpu=CHUNK_CPU, gpu=CHUNK_GPU)
 
+    def ready(self, worker: int) -> bool:
+        """Tell that a process may be given a chunk: it reads it when it has started."""
+        return True
+
     def submit(self, worker: int, rows: Sequence[PairRow]) -> None:
         """Send a chunk to a process."""
         with suppress(OSError):  # a process that died by now is told by `wait`
@@ -100,11 +113,13 @@ class LocalPool:
     def wait(self) -> list[Done | Died]:
         """Return what processes sent, and which of them ended."""
         ready = wait(self.pipes)
-        return [self._event(k) for k, pipe in enumerate(self.pipes) if pipe in ready]
+        events = [self._event(k) for k, pipe in enumerate(self.pipes) if pipe in ready]
+        return [event for event in events if event is not None]
 
     def restart(self, worker: int) -> None:
         """Start another process for the same device."""
         self.pipes[worker].close()
+        self.begun.discard(worker)
         self.processes[worker], self.pipes[worker] = self._start(worker)
 
     def close(self) -> None:
@@ -128,24 +143,36 @@ class LocalPool:
         there.close()  # the process has its own; so this one hears when it ends
         return process, here
 
-    def _event(self, k: int) -> Done | Died:
+    def _event(self, k: int) -> Done | Died | None:
         try:
             answer = self.pipes[k].recv()
         except (EOFError, OSError):
             self.processes[k].join(SECONDS_TO_END)
             code = self.processes[k].exitcode
+            if code == 1 and k not in self.begun:  # an error of Python, which it has printed
+                raise VBRegError(
+                    f"a worker's process ended with exit code 1 before it began: {MAIN_GUARD}, or "
+                    "put right what it says above"
+                ) from None
             killed = " (killed: out of memory?)" if code == -9 else ""
             return Died(k, f"its process ended with exit code {code}{killed}")
+        if answer is None:
+            self.begun.add(k)
+            return None
         if isinstance(answer, str):
             raise VBRegError(answer)
         return Done(k, answer)
 
 
 def serve(pipe: Connection[Any, Any], settings: BatchSettings, device: str) -> None:
-    """Answer chunks with results until the other end is closed. It runs in a worker's process."""
+    """Answer chunks with results until the other end is closed, after a first None.
+
+    It runs in a worker's process.
+    """
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     try:
+        pipe.send(None)
         worker = open_worker(settings, device)
         while True:
             pipe.send(worker(pipe.recv()))

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from vbreg import __version__
+from vbreg.batch.cache import file_key
 from vbreg.batch.tables import Row
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
@@ -153,6 +154,12 @@ def fingerprint(rows: Sequence[PairRow]) -> str:
     for row in rows:
         sha.update((json.dumps(row[1:], sort_keys=True, default=str) + "\n").encode())
     return sha.hexdigest()
+
+
+def files_of(row: PairRow) -> str:
+    """Return a short checksum of the times and sizes of the files that a row names, as they are."""
+    paths = [row.source, row.target, *([row.options["guess"]] if "guess" in row.options else [])]
+    return hashlib.sha256(json.dumps(list(map(file_key, paths))).encode()).hexdigest()[:12]
 
 
 def request_options(row: PairRow, settings: BatchSettings) -> dict[str, Any]:

@@ -53,6 +53,22 @@ def write_table(path: Path, columns: Mapping[str, type], rows: Iterable[Row]) ->
         writer(temporary, columns, rows)
 
 
+def check_cells(path: Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
+    """Raise where a table with these rows cannot be written, before anything is computed."""
+    check = _CHECKS[check_ending(path)]
+    where = "the names of the columns"
+    try:
+        check(dict.fromkeys(columns), columns)
+        for number, row in enumerate(rows, start=1):
+            where = f"row {number} of the table"
+            check(row, columns)
+    except (ValueError, TypeError, RecursionError) as error:  # pyarrow's errors are among these
+        reason = " ".join(str(error).split())[:200]
+        raise VBRegError(
+            f"{path}: {where} cannot be written ({reason}); change that, or drop the column"
+        ) from error
+
+
 def pyarrow(doing: str) -> ModuleType:
     """Import what Parquet needs."""
     try:
@@ -66,9 +82,10 @@ def pyarrow(doing: str) -> ModuleType:
 def _read_csv(path: Path) -> list[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, skipinitialspace=True, strict=True)
-        names = reader.fieldnames or []
+        names = [name.strip() for name in reader.fieldnames or []]
         if len(set(names)) != len(names):
             raise FileFormatError(f"{path}: two columns have the same name; rename one")
+        reader.fieldnames = names
         rows = []
         for row in reader:
             if None in row:
@@ -76,7 +93,7 @@ def _read_csv(path: Path) -> list[Row]:
                     f"{path}, line {reader.line_num}: more cells than the {len(names)} columns; "
                     'put "quotes" round a cell with a comma in it'
                 )
-            rows.append({name.strip(): (cell or "").strip() or None for name, cell in row.items()})
+            rows.append({name: (cell or "").strip() or None for name, cell in row.items()})
     return rows
 
 
@@ -113,32 +130,45 @@ def _text(cell: Any) -> str:
     """Return a cell as CSV has it; lists and objects, which JSON lines allow, as JSON."""
     if cell is None:
         return ""
-    return json.dumps(cell) if isinstance(cell, list | dict | bool) else str(cell)
+    text = _json(cell) if isinstance(cell, list | dict | bool) else str(cell)
+    return text.encode(errors="backslashreplace").decode()  # half of a pair of UTF-16, say
+
+
+def _json(cell: Any) -> str:
+    """Return a cell as JSON; what Parquet has and JSON has not, such as dates, as text."""
+    return json.dumps(cell, default=str)
 
 
 def _write_lines(path: Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            file.write(json.dumps({name: row.get(name) for name in columns}) + "\n")
+            file.write(_json({name: row.get(name) for name in columns}) + "\n")
 
 
 def _write_parquet(path: Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
-    arrow = pyarrow("writing")
-    kinds = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
-    schema = arrow.schema([(n, kinds.get(kind, arrow.string())) for n, kind in columns.items()])
+    arrow, schema = pyarrow("writing"), _schema(columns)
     rest = iter(rows)
     with arrow.parquet.ParquetWriter(os.fspath(path), schema) as writer:
         while group := [_typed(row, columns) for row in islice(rest, GROUP)]:
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
 
 
+def _schema(columns: Mapping[str, type]) -> Any:
+    """Return the columns as Parquet has them."""
+    arrow = pyarrow("writing")
+    kinds = {float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
+    return arrow.schema([(n, kinds.get(kind, arrow.string())) for n, kind in columns.items()])
+
+
 def _typed(row: Row, columns: Mapping[str, type]) -> Row:
     """Return the cells of a row in the types of their columns."""
-    cells = {name: row.get(name) for name in columns}
-    return {
-        name: _text(cell) if cell is not None and columns[name] is str else cell
-        for name, cell in cells.items()
-    }
+    return {name: _as(kind, row.get(name)) for name, kind in columns.items()}
+
+
+def _as(kind: type, cell: Any) -> Any:
+    if cell is None or kind not in (str, float):
+        return cell
+    return _text(cell) if kind is str else float(cell)
 
 
 def column_types(rows: Sequence[Row]) -> dict[str, type]:
@@ -146,7 +176,7 @@ def column_types(rows: Sequence[Row]) -> dict[str, type]:
     found: dict[str, type] = {}
     for row in rows:
         for name, cell in row.items():
-            kind = type(cell) if isinstance(cell, bool | int | float) else str
+            kind = _kind(cell)
             if cell is None:
                 found.setdefault(name, type(None))
             elif found.get(name, type(None)) in (type(None), kind):
@@ -158,6 +188,13 @@ def column_types(rows: Sequence[Row]) -> dict[str, type]:
     return {name: str if kind is type(None) else kind for name, kind in found.items()}
 
 
+def _kind(cell: Any) -> type:
+    """Return the type of a column that holds a cell; a number of more than 64 bits is text."""
+    if isinstance(cell, int) and not -(2**63) <= cell < 2**63:
+        return str
+    return type(cell) if isinstance(cell, bool | int | float) else str
+
+
 _READERS: Mapping[str, Callable[[Path], list[Row]]] = {
     ".csv": _read_csv,
     ".jsonl": _read_lines,
@@ -167,4 +204,11 @@ _WRITERS: Mapping[str, Callable[[Path, Mapping[str, type], Iterable[Row]], None]
     ".csv": _write_csv,
     ".jsonl": _write_lines,
     ".parquet": _write_parquet,
+}
+_CHECKS: Mapping[str, Callable[[Row, Mapping[str, type]], object]] = {
+    ".csv": lambda row, columns: [f"{name}{_text(row.get(name))}".encode() for name in columns],
+    ".jsonl": lambda row, columns: _json(row),
+    ".parquet": lambda row, columns: pyarrow("writing").Table.from_pylist(
+        [_typed(row, columns)], schema=_schema(columns)
+    ),
 }

@@ -32,6 +32,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+LESS_THAN_ASKED = 3  # the exit code of a run that ended well, and gave less than it was asked for
+
 VoxelSizeOption = Annotated[
     float | None,
     typer.Option(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from vbreg.cli.app import DeviceOption, QuietOption, VoxelSizeOption, examples
+from vbreg.cli.app import (
+    LESS_THAN_ASKED,
+    DeviceOption,
+    QuietOption,
+    VoxelSizeOption,
+    examples,
+)
 from vbreg.cli.console import print_row, stdout_console
 from vbreg.cli.register import (
     DescriptorOption,
@@ -36,7 +42,6 @@ EXAMPLES = examples(
     "vbreg batch pairs.parquet -o poses.parquet --engine ray --address auto",
 )
 MEGABYTE = 2**20
-NOT_ALL = 3  # the exit code where not all rows are ok, if that is asked for
 
 # Names that lie where torch would be loaded for `--help`; a test compares these with them.
 EngineName = Literal["local", "ray"]
@@ -75,12 +80,19 @@ MemoryOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew, whatever is there.")
 ]
+RetryFailedOption = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        help="Do rows again that failed before. Left out, only those whose files have changed.",
+    ),
+]
 RequireAllOption = Annotated[
     bool,
     typer.Option(
         "--require-all",
-        help=f"Exit with {NOT_ALL} where a row is doubtful or failed. Left out, such rows are told "
-        "in the table alone, and the exit code is 0.",
+        help=f"Exit with {LESS_THAN_ASKED} where a row is doubtful or failed. Left out, such rows "
+        "are told in the table alone, and the exit code is 0.",
     ),
 ]
 
@@ -105,13 +117,15 @@ def batch(
     min_probability: MinProbabilityOption = None,
     memory: MemoryOption = 1024,
     overwrite: OverwriteOption = False,
+    retry_failed: RetryFailedOption = False,
     require_all: RequireAllOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Register every pair of a table: a row in, a row out.
 
-    Rows keep their order. The same command goes on after a stop, and does nothing where all is
-    done. A row that fails says why, and the others go on; the exit code is 0 all the same.
+    Rows keep their order. The same command goes on after a stop, does rows again whose files have
+    changed, and does nothing where all is done. A row that fails says why, and the others go on;
+    the exit code is 0 all the same.
     """
     from vbreg.batch import BatchSettings, register_table
 
@@ -143,12 +157,13 @@ def batch(
         device=device,
         address=address,
         overwrite=overwrite,
+        retry_failed=retry_failed,
         quiet=quiet,
     )
     if not quiet:
         _print(stdout_console(), done)
     if require_all and done.counts.get("ok", 0) < done.rows:
-        raise typer.Exit(NOT_ALL)
+        raise typer.Exit(LESS_THAN_ASKED)
 
 
 def _print(console: Console, done: BatchSummary) -> None:
@@ -156,7 +171,9 @@ def _print(console: Console, done: BatchSummary) -> None:
     said = ", ".join(f"{count} {status}" for status, count in sorted(done.counts.items()))
     print_row(console, "pairs", f"{done.rows}: {said or 'none'}")
     if done.rows and not done.computed:
-        print_row(console, "complete", f"{done.output}, nothing was left; --overwrite begins anew")
+        failed = "--retry-failed does failed rows again, " if done.counts.get("failed") else ""
+        said = f"{done.output}, nothing was left; {failed}--overwrite begins anew"
+        print_row(console, "complete", said)
         return
     if done.computed < done.rows:
         print_row(console, "known before", str(done.rows - done.computed))

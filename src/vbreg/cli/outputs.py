@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import typer
 
+from vbreg.cli.app import LESS_THAN_ASKED
 from vbreg.cli.checks import check_outputs
 from vbreg.cli.console import (
     collected_warnings,
@@ -28,8 +29,6 @@ from vbreg.cli.results import print_result, print_start, write_json
 from vbreg.errors import FileFormatError, VBRegError, warn
 from vbreg.summary import as_json
 from vbreg.types import LIKELY, PointCloud, Registration
-
-NOT_PROBABLE = 3  # the exit code where a pose is less probable than asked for
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def leave(*, failed: bool, improbable: bool) -> None:
     if failed:
         raise typer.Exit(2)
     if improbable:
-        raise typer.Exit(NOT_PROBABLE)
+        raise typer.Exit(LESS_THAN_ASKED)
 
 
 def write_poses(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from vbreg.cli.app import (
+    LESS_THAN_ASKED,
     CoordinatesOption,
     DeviceOption,
     QuietOption,
@@ -28,7 +29,6 @@ from vbreg.types import in_percent
 if TYPE_CHECKING:
     from vbreg.scenes import Reconstruction
 
-NOT_CONNECTED = 3  # the exit code where not all scans connect, if that is asked for
 MAX_LISTED = 10  # doubtful edges, or scans that do not connect, that are printed
 
 EXAMPLES = examples(
@@ -92,7 +92,7 @@ WorkOption = Annotated[
 ]
 RequireAllOption = Annotated[
     bool,
-    typer.Option("--require-all", help=f"Exit with {NOT_CONNECTED} where not all scans connect."),
+    typer.Option("--require-all", help=f"Exit with {LESS_THAN_ASKED} where not all scans connect."),
 ]
 
 
@@ -146,11 +146,10 @@ def reconstruct(
         if report is not None:
             written += _write_report(report, found, files, command_line(context))
     if not quiet:
-        kept = voxel_size is None and preset is None and work is not None
-        _print(stdout_console(), found, written, work, size_is_kept=kept)
+        _print(stdout_console(), found, written, work)
     warn_of_scene(found)
     if require_all and len(found.components) > 1:
-        raise typer.Exit(NOT_CONNECTED)
+        raise typer.Exit(LESS_THAN_ASKED)
 
 
 def _check(
@@ -232,20 +231,14 @@ def _write_report(
 
 
 def _print(
-    console: Console,
-    found: Reconstruction,
-    written: Sequence[Path],
-    work: Path | None,
-    *,
-    size_is_kept: bool,
+    console: Console, found: Reconstruction, written: Sequence[Path], work: Path | None
 ) -> None:
     """Print what was found, for people."""
     print_row(console, "scans", str(len(found)))
     print_row(console, "components", found.components_in_words)
     print_row(console, "pairs", found.pairs_in_words)
     print_row(console, "edges", found.edges_in_words)
-    kept = f" (estimated, and kept in {work} for the next run)" if size_is_kept else ""
-    print_row(console, "voxel size", f"{found.voxel_size:g}{kept}")
+    print_row(console, "voxel size", f"{found.voxel_size:g}{_origin_in_words(found, work)}")
     for edge in found.doubtful[:MAX_LISTED]:
         ends = f"{found.names[edge.source]} - {found.names[edge.target]}"
         print_row(console, "doubtful", f"{ends}: {edge.doubt} ({in_percent(edge.probability)})")
@@ -253,6 +246,15 @@ def _print(
         print_row(console, "wrote", str(path))
     if work is not None:
         print_row(console, "pairs in", f"{work} (delete it when you are done)")
+
+
+def _origin_in_words(found: Reconstruction, work: Path | None) -> str:
+    """Return where a voxel size that nobody gave comes from."""
+    if found.size_origin == "kept":
+        return f" (estimated by an earlier run, and kept in {work})"
+    if found.size_origin == "estimated" and work is not None:
+        return f" (estimated, and kept in {work} for the next run)"
+    return " (estimated)" if found.size_origin == "estimated" else ""
 
 
 def warn_of_scene(found: Reconstruction) -> None:

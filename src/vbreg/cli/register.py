@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from vbreg.cli.app import (
+    LESS_THAN_ASKED,
     CoordinatesOption,
     DeviceOption,
     QuietOption,
@@ -33,7 +34,6 @@ from vbreg.cli.constraints import (
 )
 from vbreg.cli.crops import Crop, cropped, parse_crop, without_outliers
 from vbreg.cli.outputs import (
-    NOT_PROBABLE,
     Aligned,
     Making,
     Outputs,
@@ -181,8 +181,9 @@ MinProbabilityOption = Annotated[
     typer.Option(
         min=0.0,
         max=1.0,
-        help=f"Exit with {NOT_PROBABLE} where the pose is less probable; its cloud is not written. "
-        "This looks at the probability alone: see also determined and limits_reached in --json.",
+        help=f"Exit with {LESS_THAN_ASKED} where the pose is less probable; its cloud is not "
+        "written. This looks at the probability alone: see also determined and limits_reached in "
+        "--json.",
     ),
 ]
 LatentSeedOption = Annotated[

@@ -74,6 +74,11 @@ class PoseEdges:
     def __len__(self) -> int:
         return len(self.source)
 
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the two scans of each edge, the lower number first."""
+        ends = zip(self.source.tolist(), self.target.tolist(), strict=True)
+        return [(min(s, t), max(s, t)) for s, t in ends]
+
     def take(self, rows: Bool | Int64) -> PoseEdges:
         """Return some of the edges."""
         return PoseEdges(
@@ -234,9 +239,9 @@ def tree_poses(scans: int, edges: PoseEdges) -> Float64:
     """Return poses (K, 4, 4) along the tree of the most probable edges of each component."""
     lost = -np.log(np.clip(edges.probability, 1e-9, 1 - 1e-9)) + 1e-9  # above zero: scipy's zero
     best: dict[tuple[int, int], int] = {}  # is no edge, and of doubled edges the best counts
-    ends = list(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
+    pairs = edges.pairs()
     for e in np.argsort(lost, kind="stable").tolist():
-        best.setdefault((min(ends[e]), max(ends[e])), e)
+        best.setdefault(pairs[e], e)
     rows, columns = np.array(list(best), dtype=np.int64).T
     cost = sp.coo_matrix((lost[list(best.values())], (rows, columns)), (scans, scans))
     tree = minimum_spanning_tree(cost.tocsr())

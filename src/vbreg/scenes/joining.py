@@ -185,10 +185,8 @@ def triangle_support(edges: PoseEdges, kept: Bool, scans: int) -> tuple[Int64, I
     A triangle fits if its three poses lead back to the start within their errors. That is evidence
     to show; edges were dropped by the cost of the graph, which sees loops of any length.
     """
-    by_pair: dict[tuple[int, int], int] = {}
-    for e in np.flatnonzero(kept).tolist():
-        s, t = int(edges.source[e]), int(edges.target[e])
-        by_pair[min(s, t), max(s, t)] = e
+    pairs = edges.pairs()
+    by_pair = {pairs[e]: e for e in np.flatnonzero(kept).tolist()}
     neighbours: list[set[int]] = [set() for _ in range(scans)]
     for s, t in by_pair:
         neighbours[s].add(t)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from vbreg.backends.devices import chunk_size
 from vbreg.constraints import Constraints
@@ -19,6 +20,14 @@ from vbreg.matching import MAX_CORRESPONDENCES, DescribedCloud, MatchedClouds, m
 from vbreg.model import GIVEN_TOGETHER, GIVEN_TOGETHER_CPU, VBReg
 from vbreg.scale import Scale
 from vbreg.types import Alternative, Float64, Registration
+
+
+def scan_key(name: str, *content: Tensor) -> str:
+    """Return what tells a scan from another: its name and a checksum of its content."""
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part.cpu().numpy().tobytes())
+    return f"{name} {digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vbreg import __version__, io, pretrained
 from vbreg.backends import devices
@@ -27,11 +27,11 @@ from vbreg.matching import DescribedCloud, describe
 from vbreg.model import VBReg
 from vbreg.registrar import usual_viewpoint
 from vbreg.scale import PresetName, Scale
-from vbreg.scenes.pairs import PairStore
+from vbreg.scenes.pairs import PairStore, scan_key
 from vbreg.scenes.results import Reconstruction
 from vbreg.scenes.retrieval import similarities
 from vbreg.scenes.search import Progress, SceneSearch, pair_budget
-from vbreg.scenes.sizes import common_scale
+from vbreg.scenes.sizes import KEPT, common_scale
 from vbreg.streaming import local_cloud
 
 
@@ -73,7 +73,7 @@ def reconstruct(
         raise VBRegError(f"weights {str(weights)!r} and a model: give one of them")
     compute = descriptor_named(descriptor)
     work = None if work is None else Path(work)
-    scale = common_scale(
+    scale, origin = common_scale(
         *(clouds, names, voxel_size, preset),
         work=work,
         on_sized=lambda done, total: tell("voxel size", done, total),
@@ -91,8 +91,16 @@ def reconstruct(
     store = PairStore(work, settings, keys)
     similarity = similarities(described, lambda done: tell("compare", done, len(described)))
     search = SceneSearch(described, scale, model, store, similarity, tell)
-    search.run(pair_budget(len(names), pair_share))
-    return search.result(names, refine)
+    try:
+        search.run(pair_budget(len(names), pair_share))
+    except VBRegError as error:
+        if work is None or origin != "kept":
+            raise
+        raise VBRegError(
+            f"{error}; the voxel size {scale.voxel_size:g} is one that an earlier run estimated: "
+            f"delete {work / KEPT} to estimate it anew, or give voxel_size"
+        ) from error
+    return replace(search.result(names, refine), size_origin=origin)
 
 
 def scan_files(folder: str | Path) -> list[Path]:
@@ -125,14 +133,6 @@ def _listed(scans: str | Path | Sequence[Cloud]) -> tuple[list[Cloud], list[str]
     ]
 
 
-def _key(name: str, *content: Tensor) -> str:
-    """Return what tells a scan from another: its name and a checksum of its content."""
-    digest = hashlib.sha256()
-    for part in content:
-        digest.update(part.cpu().numpy().tobytes())
-    return f"{name} {digest.hexdigest()[:12]}"
-
-
 def _described(
     clouds: Sequence[Cloud],
     names: Sequence[str],
@@ -156,7 +156,7 @@ def _described(
         described.append(found)
         # A function has no fingerprint: what it says tells whether it is what it was.
         own = () if descriptor.fingerprint else (found.descriptors,)
-        keys.append(_key(name, local.points, torch.from_numpy(local.origin), *own))
+        keys.append(scan_key(name, local.points, torch.from_numpy(local.origin), *own))
         tell("describe", k + 1, len(clouds))
     return described, keys
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vbreg.scenes.joining import Join
+from vbreg.scenes.sizes import SizeOrigin
 from vbreg.types import LIKELY, Float64, Int64
 
 MAX_LISTED = 10  # components whose sizes are told
@@ -34,6 +35,7 @@ class SceneEdge:
     triangles_fit: int  # of these, that lead back to their start
     bridge: bool  # kept, and no loop confirms it
     guided: bool  # found again from where the graph says the pair lies
+    cut: bool = False  # a bridge that further pairs across it refuted
 
     @property
     def dropped(self) -> bool:
@@ -54,6 +56,8 @@ class SceneEdge:
     @property
     def _against(self) -> str:
         """Why the edge is not kept."""
+        if self.cut:
+            return "further pairs across it were tried and do not fit"
         if not np.isfinite(self.error):
             return "it would join scans that nothing else joins"
         if self.allowed is not None:
@@ -78,6 +82,7 @@ class Reconstruction:
     registrations: int  # of these pairs: some are tried again, from where the graph has them
     voxel_size: float
     refined: bool  # on the scans
+    size_origin: SizeOrigin = "given"
 
     def __len__(self) -> int:
         return len(self.names)

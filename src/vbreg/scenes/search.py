@@ -33,7 +33,7 @@ from vbreg.scenes.overlaps import (
 from vbreg.scenes.pairs import Guess, PairResult, PairStore, register_pairs
 from vbreg.scenes.results import Reconstruction, SceneEdge
 from vbreg.scenes.retrieval import first_pairs
-from vbreg.types import Float64, Int64
+from vbreg.types import LIKELY, Bool, Float64, Int64
 
 PAIR_SHARE = 0.25  # of all pairs: so many registrations, if nothing else is said,
 FEW_REGISTRATIONS = 56  # or so many, where that is more: of 8 scans, each pair twice
@@ -115,23 +115,19 @@ class SceneSearch:
             )
 
     def edges(self) -> tuple[PoseEdges, list[PairResult]]:
-        """Return every pose that is worth hearing, and the pair that each is of."""
-        listed: list[tuple[PairResult, Float64, float]] = []
-        # By number, so that a run that goes on gives what one without a break gives.
-        results = [tries[pair] for tries in (self.found, self.again) for pair in sorted(tries)]
-        for result in results:
-            if (result.source, result.target) in self.cut:
-                continue
-            poses = [(result.T_target_source, result.probability)]
-            poses += [(a.T_target_source, a.probability) for a in result.alternatives]
-            listed += [(result, T, p) for T, p in poses if p >= MIN_EDGE]
-        edges = PoseEdges.of(
-            [(result.source, result.target) for result, _, _ in listed],
-            [T for _, T, _ in listed],
-            [ERROR_SCALE**2 * result.covariance for result, _, _ in listed],
-            [p for _, _, p in listed],
-        )
-        return edges, [result for result, _, _ in listed]
+        """Return every pose that is worth hearing, and the pair that each is of.
+
+        Those of bridges that were cut are not.
+        """
+        results = self._results()
+        return _poses([r for r in results if (r.source, r.target) not in self.cut])
+
+    def _results(self) -> list[PairResult]:
+        """Return what became of every try.
+
+        By number, so that a run that goes on gives what one without a break gives.
+        """
+        return [tries[pair] for tries in (self.found, self.again) for pair in sorted(tries)]
 
     def _register(self, tries: Sequence[_Try]) -> None:
         """Register pairs, or take what is known of them."""
@@ -170,14 +166,14 @@ class SceneSearch:
         Those with the most tries alone: a wrong bridge makes tries fail that cross others, too.
         """
         kept = edges.take(self.joined.solution.kept)
+        pairs = kept.pairs()
         refuted: dict[tuple[int, int], int] = {}
         for e in np.flatnonzero(bridges(len(self.scans), kept)).tolist():
             sides = _sides(len(self.scans), kept, e)
             across = [r for pair, r in self.again.items() if _crosses(pair, sides)]
-            failed = [r for r in across if r.probability < 0.5]
+            failed = [r for r in across if r.probability < LIKELY]
             if len(failed) >= REFUTED and len(failed) == len(across):
-                s, t = int(kept.source[e]), int(kept.target[e])
-                refuted[min(s, t), max(s, t)] = len(failed)
+                refuted[pairs[e]] = len(failed)
         most = max(refuted.values(), default=0)
         return {pair for pair, count in refuted.items() if count == most}
 
@@ -194,10 +190,7 @@ class SceneSearch:
         solution = self.joined.solution
         edges, _ = self.edges()
         kept = edges.take(solution.kept)
-        joined = {
-            (min(s, t), max(s, t))
-            for s, t in zip(kept.source.tolist(), kept.target.tolist(), strict=True)
-        }
+        joined = set(kept.pairs())
         degree = np.zeros(len(self.scans), dtype=np.int64)
         for s, t in joined:
             degree[[s, t]] += 1
@@ -251,10 +244,13 @@ class SceneSearch:
 
     def result(self, names: Sequence[str], refine: bool) -> Reconstruction:
         """Return the poses, refined on the scans if asked for, and what became of each edge."""
-        edges, pairs = self.edges()
+        edges, _ = self.edges()
         solution = self.joined.solution
         if refine:
             solution = self._refined(solution, edges)
+        edges, pairs = _poses(self._results())
+        cut = np.array([pair in self.cut for pair in edges.pairs()], dtype=bool)
+        solution = _with_cut(solution, edges, cut)
         distance = self._distances(solution, edges)
         limit = MAX_MOVE * self.scale.inlier_threshold
         kept = solution.kept.copy()
@@ -278,6 +274,7 @@ class SceneSearch:
                 int(fit[e]),
                 bool(thread[e]),
                 pairs[e].guided,
+                bool(cut[e]),
             )
             for e in range(len(edges))
         ]
@@ -334,6 +331,36 @@ class SceneSearch:
         return GraphSolution(found.T_world_scan, solution.component, solution.kept, errors)
 
 
+def _poses(results: Sequence[PairResult]) -> tuple[PoseEdges, list[PairResult]]:
+    """Return the poses of pairs that are worth hearing, and the pair that each is of."""
+    listed: list[tuple[PairResult, Float64, float]] = []
+    for result in results:
+        poses = [(result.T_target_source, result.probability)]
+        poses += [(a.T_target_source, a.probability) for a in result.alternatives]
+        listed += [(result, T, p) for T, p in poses if p >= MIN_EDGE]
+    edges = PoseEdges.of(
+        [(result.source, result.target) for result, _, _ in listed],
+        [T for _, T, _ in listed],
+        [ERROR_SCALE**2 * result.covariance for result, _, _ in listed],
+        [p for _, _, p in listed],
+    )
+    return edges, [result for result, _, _ in listed]
+
+
+def _with_cut(solution: GraphSolution, edges: PoseEdges, cut: Bool) -> GraphSolution:
+    """Return a solution of the edges that were not cut, with those that were (E,) in their places.
+
+    They are not kept, and as far from the poses as these have them.
+    """
+    T, component = solution.T_world_scan, solution.component
+    kept, error = np.zeros(len(edges), dtype=bool), np.full(len(edges), np.inf)
+    kept[~cut], error[~cut] = solution.kept, solution.error
+    within = cut & (component[edges.source] == component[edges.target])
+    some = edges.take(within)
+    error[within] = np.sqrt(squared_errors(residuals(T, some), some))
+    return GraphSolution(T, component, kept, error)
+
+
 def _sides(scans: int, edges: PoseEdges, bridge: int) -> Int64:
     """Return (K,) 1 for scans on the source's side of a bridge, -1 on the target's, else 0."""
     label = components(scans, edges.take(np.arange(len(edges)) != bridge))
@@ -349,12 +376,8 @@ def _crosses(pair: tuple[int, int], sides: Int64) -> bool:
 
 def _joined(exact: PoseEdges, rough: PoseEdges) -> PoseEdges:
     """Return exact edges, and rough ones for pairs that have no exact one."""
-    have = {
-        (min(s, t), max(s, t))
-        for s, t in zip(exact.source.tolist(), exact.target.tolist(), strict=True)
-    }
-    ends = zip(rough.source.tolist(), rough.target.tolist(), strict=True)
-    rest = rough.take(np.array([(min(s, t), max(s, t)) not in have for s, t in ends], dtype=bool))
+    have = set(exact.pairs())
+    rest = rough.take(np.array([pair not in have for pair in rough.pairs()], dtype=bool))
     return PoseEdges(
         np.concatenate([exact.source, rest.source]),
         np.concatenate([exact.target, rest.target]),
