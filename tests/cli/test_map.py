@@ -72,7 +72,8 @@ def test_an_improbable_place_has_the_exit_code_of_register(
     locate = "map", "locate", "m.safetensors", clouds[0], "-o", placed
     done = run(*locate, "--min-probability", "0.9")
     assert done.code == 3
-    assert "right with 4.0 %, below --min-probability 0.9" in done.err
+    assert "the pose is probably wrong: its probability is 0.04, and" in done.err
+    assert f"asks for 0.9; {placed} is not written" in done.err
     assert "do not trust this pose, 4 %" in done.err
     assert not placed.exists()
     assert run(*locate).code == 0

@@ -583,7 +583,8 @@ def test_an_improbable_pose_has_an_exit_code_of_its_own(
     command = ["register", *clouds, "-o", aligned, "--json", said, "--min-probability"]
     outcome = run(*command, "0.9")
     assert outcome.code == 3
-    assert "the pose is right with 70.0 %, below --min-probability 0.9" in outcome.err
+    said_so = "is not probable enough: its probability is 0.7, and --min-probability asks for 0.9"
+    assert f"source.ply: the pose {said_so}; {aligned} is not written\n" in outcome.err
     assert json.loads(said.read_text())["success_probability"] == 0.7
     assert not aligned.exists()
     assert run(*command, "0.5").code == 0
@@ -596,7 +597,21 @@ def test_what_falls_just_short_is_not_told_as_enough(
     search.result = judged(search.result, 0.8996)
     outcome = run("register", *clouds, "--min-probability", "0.9")
     assert outcome.code == 3
-    assert "the pose is right with 89.9 %, below --min-probability 0.9" in outcome.err
+    assert "its probability is 0.899, and --min-probability asks for 0.9\n" in outcome.err
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0063, "0.006"), (0.0004, "below 0.001")])
+def test_a_pose_that_is_probably_wrong_is_told_so(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path, p: float, told: str
+) -> None:
+    search.result, merged = judged(search.result, p), tmp_path / "m.ply"
+    outcome = run("register", *clouds, "--min-probability", "0.9", "--merge", merged)
+    assert outcome.code == 3
+    assert f"the pose is probably wrong: its probability is {told}, and" in outcome.err
+    assert f"asks for 0.9; {merged} is not written\n" in outcome.err
+    assert not merged.exists()
+    outcome = run("register", clouds[0], *clouds, "--min-probability", "0.9", "--merge", merged)
+    assert outcome.err.count(f"asks for 0.9; {merged} is without this source\n") == 2
 
 
 def test_a_probability_needs_a_judge(run: Run, clouds: tuple[Path, Path], search: Search) -> None:

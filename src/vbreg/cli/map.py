@@ -178,7 +178,7 @@ def locate(
     failed, kept = len(found) < len(scans), found
     if found:
         failed |= not write_poses(outputs, found, map_path, several=several, start=start)
-        kept = probable(found, min_probability)
+        kept = probable(outputs, found, min_probability, several)
         failed |= not write_clouds(outputs, kept, NO_CLOUD, several)
     leave(failed=failed, improbable=len(kept) < len(found))
 

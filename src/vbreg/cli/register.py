@@ -286,7 +286,7 @@ def register(
     failed, improbable = len(found) < len(source), False
     if found:
         failed |= not write_poses(outputs, found, target, several=several, start=start)
-        kept = probable(found, min_probability)
+        kept = probable(outputs, found, min_probability, several)
         failed |= not write_clouds(outputs, kept, whole, several)
         failed |= not write_pictures(outputs, found[0], target, whole)
         made_by = Making(command_line(context), weights, device)
