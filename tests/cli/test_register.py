@@ -307,6 +307,17 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     }
 
 
+def test_a_voxel_size_that_goes_before_a_preset_is_told(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    search.result = judged(search.result, 0.97)
+    outcome = run("register", *clouds, "--voxel-size", "0.1", "--preset", "indoor")
+    assert outcome.code == 0
+    said = "--voxel-size 0.1 with --preset indoor: the given voxel size counts, not that of the"
+    assert outcome.err.startswith(f"vbreg: warning: {said} preset")
+    assert run("register", *clouds, "--preset", "indoor").err == ""
+
+
 def test_keypoints_are_a_number_or_all(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     run("register", *clouds, "--keypoints", "all")
     assert search.options is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vbreg.cli.console import complain
 from vbreg.errors import FileFormatError
 from vbreg.types import PointCloud
 
@@ -19,6 +20,16 @@ def check_inputs(*paths: Path) -> None:
 
     for path in paths:
         check_readable(path)
+
+
+def tell_which_size_counts(voxel_size: float | None, preset: str | None) -> None:
+    """Say that a voxel size goes before a preset, where both are given."""
+    if voxel_size is not None and preset is not None:
+        complain(
+            "warning",
+            f"--voxel-size {voxel_size:g} with --preset {preset}: the given voxel size counts, "
+            "not that of the preset",
+        )
 
 
 def check_outputs(

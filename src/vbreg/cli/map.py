@@ -18,7 +18,7 @@ from vbreg.cli.app import (
     VoxelSizeOption,
     examples,
 )
-from vbreg.cli.checks import check_inputs
+from vbreg.cli.checks import check_inputs, tell_which_size_counts
 from vbreg.cli.clock import load_torch
 from vbreg.cli.console import collected_warnings, complain, print_row, stdout_console
 from vbreg.cli.outputs import (
@@ -95,6 +95,7 @@ def build(
     files = placed.files
     if output.suffix != ".safetensors" or not output.absolute().parent.is_dir():
         raise VBRegError(f"-o {output}: expected a .safetensors file in a folder that exists")
+    tell_which_size_counts(voxel_size, preset)
     if placed.doubt:
         complain("warning", placed.doubt)
     start = time.perf_counter()

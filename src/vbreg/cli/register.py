@@ -20,7 +20,7 @@ from vbreg.cli.app import (
     command_line,
     examples,
 )
-from vbreg.cli.checks import check_inputs
+from vbreg.cli.checks import check_inputs, tell_which_size_counts
 from vbreg.cli.clock import load_torch
 from vbreg.cli.console import collected_warnings
 from vbreg.cli.constraints import (
@@ -277,6 +277,7 @@ def register(
         )
     check_inputs(*source, target)
     outputs.check(source, target)
+    tell_which_size_counts(voxel_size, preset)
     with progress(quiet) as stage:
         stage("start torch")
         start = load_torch()
