@@ -273,7 +273,10 @@ def test_a_scaled_source_is_written_and_shown_in_its_new_size(
 
 def test_a_second_look_is_told(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     search.result = replace(search.result, voxel_size=0.0353553, voxel_size_estimated=False)
-    assert "0.0354, in a second look; the first was at 0.05" in run("register", *clouds).out
+    said = "voxel size   0.0354 (second attempt; the first used the {} 0.05)"
+    assert said.format("given") in run("register", *clouds).out
+    search.result = replace(search.result, voxel_size_estimated=True)
+    assert said.format("estimated") in run("register", *clouds).out
 
 
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:

@@ -182,7 +182,8 @@ MinProbabilityOption = Annotated[
         min=0.0,
         max=1.0,
         help=f"Exit with {NOT_PROBABLE} where the pose is less probable; its cloud is not written. "
-        "This looks at the probability alone: see also determined and limits_reached in --json.",
+        "Exit code 0 does not mean that the pose can be used: the scans may still slide or turn "
+        "against each other. Check determined and limits_reached in --json.",
     ),
 ]
 LatentSeedOption = Annotated[

@@ -76,12 +76,11 @@ def write_json(path: str, content: Mapping[str, Any] | Sequence[Mapping[str, Any
 
 def _voxel_size(result: Registration) -> str:
     """Return the voxel size of the pose, and where it comes from."""
-    first, origin = result.first_voxel_size, ""
-    if result.voxel_size_estimated:
-        origin = ", estimated from the clouds"
+    first, estimated = result.first_voxel_size, result.voxel_size_estimated
     if first is None or first == result.voxel_size:
-        return f"{result.voxel_size:g}{origin}"
-    return f"{result.voxel_size:.3g}, in a second look; the first was at {first:g}{origin}"
+        return f"{result.voxel_size:g}" + (", estimated from the clouds" if estimated else "")
+    origin = "estimated" if estimated else "given"
+    return f"{result.voxel_size:.3g} (second attempt; the first used the {origin} {first:g})"
 
 
 def _matrix(T: Float64) -> str:
