@@ -565,6 +565,36 @@ def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Searc
     assert content["free_directions"] == [str(each) for each in free]
 
 
+def test_a_pose_of_which_nothing_is_fixed_has_one_row(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    free = [
+        FreeDirection(motion, tuple(axis))
+        for motion in ("slides", "turns")
+        for axis in np.eye(3).tolist()
+    ]
+    search.result = replace(search.result, uncertainty_given=Uncertainty(np.eye(6), tuple(free)))
+    said = run("register", *clouds).out
+    assert re.findall(r"free +(.*)", said) == ["nothing is fixed"]
+    five = Uncertainty(np.eye(6), tuple(free[:5]))
+    search.result = replace(search.result, uncertainty_given=five)
+    assert len(re.findall(r"free +(.*)", run("register", *clouds).out)) == 5
+
+
+def test_what_the_verdict_says_is_no_warning_as_well(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    free = (FreeDirection("slides", (1.0, 0.0, 0.0)),)
+    held = replace(judged(search.result, 0.97), limits_reached=("max_translation",))
+    search.result = replace(held, uncertainty_given=Uncertainty(np.eye(6), free))
+    slides, limit = search.result.reasons
+    outcome = run("register", *clouds)
+    assert slides in outcome.out
+    assert outcome.err == f"vbreg: warning: {limit}\n"
+    quiet = run("register", *clouds, "-q").err
+    assert quiet == f"vbreg: warning: {slides}\nvbreg: warning: {limit}\n"
+
+
 def judged(result: Registration, probability: float, **more: Any) -> Registration:
     return replace(result, success_probability=probability, overlap=0.4, **more)
 
@@ -582,7 +612,12 @@ def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Sea
     assert "60 %: another pose, 180 degrees away, is possible, too (35 %)" in outcome.out
     search.result = replace(judged(plain, 0.08), overlap=0.02)
     outcome = run("register", *clouds)
-    assert "do not trust this pose, 8 %: the scans may not overlap: 2 %" in outcome.err
+    whole = "do not trust this pose, 8 %: the scans may not overlap: 2 %"
+    assert whole in outcome.out
+    remedy = "look at --report, or try another --voxel-size"
+    assert outcome.err == f"vbreg: warning: do not trust this pose, 8 %; {remedy}\n"
+    for silent in (["-q"], ["--json", "-"]):
+        assert whole in run("register", *clouds, *silent).err
     said = json.loads(run("register", *clouds, "--json", "-").out)
     assert said["success_probability"] == 0.08
     assert said["reasons"][0].startswith("the scans may not overlap")

@@ -358,12 +358,16 @@ def test_the_page_has_the_words_of_the_verdict(
     pair = planted_pair()
     assert pair.result is not None
     result = replace(pair.result, success_probability=probability)
-    said = as_json(result, result.timings, Path("a.ply"), Path("b.ply"))
+    repeated = [f"{result.verdict}; try again", *result.reasons]
+    warnings = [*repeated, "free memory is low"]
+    said = as_json(result, result.timings, Path("a.ply"), Path("b.ply"), warnings)
     write_report(tmp_path / "report.html", replace(pair, result=result, said=said))
     page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": 500, "height": 300})
     assert page.inner_text(f".verdict.{kind} h2") == words
     shares = page.locator(".headline .share").all_inner_texts()
     assert shares == ([] if probability is None else [in_percent(probability)])
+    listed = page.locator(".verdict li").all_inner_texts()
+    assert listed == [*result.reasons, "free memory is low"]  # nothing twice
 
 
 def test_fewer_points_are_drawn_while_something_moves(

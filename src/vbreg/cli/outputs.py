@@ -218,9 +218,22 @@ def write_poses(
             print_row(console, "wrote", outputs.json_path)
         _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail
     for aligned in found:
-        for warning in aligned.warnings:
+        for warning in _beside_verdict(aligned) if outputs.prints else aligned.warnings:
             complain("warning", f"{aligned.path}: {warning}" if several else warning)
     return written
+
+
+def _beside_verdict(aligned: Aligned) -> list[str]:
+    """Return the warnings without the reason that the verdict on stdout gives."""
+    verdict, reasons = aligned.result.verdict, aligned.result.reasons
+    if aligned.result.success_probability is None or not reasons:
+        return list(aligned.warnings)
+    told = f": {reasons[0]}"
+    return [
+        said.replace(told, "", 1) if said.startswith(verdict) else said
+        for said in aligned.warnings
+        if not (said == reasons[0] and verdict.endswith(told))
+    ]
 
 
 def write_clouds(
