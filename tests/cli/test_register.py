@@ -27,6 +27,7 @@ from vbreg import io, model, pretrained, registration, scale, streaming
 from vbreg.cli import clock, register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
+from vbreg.inputs import MIN_MATCHES
 from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.types import Alternative, Correspondences, FreeDirection, Registration, Uncertainty
 
@@ -79,6 +80,7 @@ def test_the_skin_has_the_functions_names() -> None:
     for name in set(function) & set(skin) - {"source", "target"}:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
+    assert register.MIN_COUNT == MIN_MATCHES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
     assert get_args(register.MatchingName) == get_args(MatchingName)
     assert get_args(register.RefineName) == get_args(model.RefineName)
@@ -325,7 +327,48 @@ def test_keypoints_are_a_number_or_all(run: Run, clouds: tuple[Path, Path], sear
     run("register", *clouds, "--keypoints", "all")
     assert search.options is not None
     assert search.options["keypoints"] == "all"
-    assert "expected a whole number or all" in run("register", *clouds, "--keypoints", "many").err
+    for text in ("many", "2", "-1"):
+        said = run("register", *clouds, f"--keypoints={text}").err
+        assert f"--keypoints {text}: expected a whole number from 3 up or all" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--voxel-size", "0", "a positive number in the unit of the points"),
+        ("--voxel-size", "nan", "a positive number in the unit of the points"),
+        ("--max-translation", "-1", "a positive number in the unit of the points"),
+        ("--max-translation", "inf", "a positive number in the unit of the points"),
+        ("--max-rotation", "181", "degrees, above 0 and at most 180"),
+        ("--max-scale", "1", "a number above 1"),
+    ],
+)
+def test_a_number_that_cannot_be_is_one_line(
+    run: Run, clouds: tuple[Path, Path], search: Search, option: str, value: str, expected: str
+) -> None:
+    outcome = run("register", *clouds, f"{option}={value}")
+    assert_one_line(outcome, f"{option} {value}: expected {expected}")
+    assert search.options is None
+
+
+def test_numbers_are_refused_before_torch_is_loaded(clouds: tuple[Path, Path]) -> None:
+    options = (
+        ["--voxel-size", "0"],
+        ["--max-correspondences", "2"],
+        ["--keypoints", "0"],
+        ["--max-rotation", "0"],
+    )
+    code = f"""
+import sys
+from vbreg import cli
+for options in {options!r}:
+    try:
+        cli.main(["register", *{list(map(str, clouds))!r}, *options])
+    except SystemExit as stop:
+        print(stop.code, "torch" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["2 False"] * len(options)
 
 
 def test_a_viewpoint_is_a_word_or_three_numbers(

@@ -65,7 +65,8 @@ EXAMPLES = examples(
 )
 
 
-# Names that lie where torch would be loaded for `--help`; a test compares these with them.
+# What lies where torch would be loaded for `--help`; a test compares these with that.
+MIN_COUNT = 3  # of matches and keypoints
 PresetName = Literal["indoor", "outdoor"]
 MatchingName = Literal["one-way", "either-way", "mutual", "ratio", "two-nearest"]
 RefineName = Literal["icp", "none"]
@@ -155,7 +156,7 @@ ViewpointOption = Annotated[
     ),
 ]
 MaxCorrespondencesOption = Annotated[
-    int, typer.Option(help="Thin more matches than this evenly at random.")
+    int, typer.Option(min=MIN_COUNT, help="Thin more matches than this evenly at random.")
 ]
 VerifyOption = Annotated[
     bool,
@@ -351,8 +352,8 @@ def count_of(text: str | None) -> int | Literal["all"] | None:
     """Return the number of keypoints that is meant."""
     if text is None or text == "all":
         return "all" if text else None
-    if not text.isdecimal():
-        raise VBRegError(f"--keypoints {text}: expected a whole number or all")
+    if not text.isdecimal() or int(text) < MIN_COUNT:
+        raise VBRegError(f"--keypoints {text}: expected a whole number from {MIN_COUNT} up or all")
     return int(text)
 
 
