@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from vbreg import demo
+from vbreg import demo, io
 from vbreg.errors import FileFormatError
 
 
@@ -35,3 +35,21 @@ def test_a_missing_folder_is_a_users_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(demo, "DEMO_FOLDER", tmp_path)
     with pytest.raises(FileFormatError, match="reinstall"):
         demo.load()
+
+
+def test_the_scans_are_copied_and_no_file_of_yours_is_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "scans"
+    for _ in range(2):  # also where they are already
+        files = demo.copy_to(folder)
+        assert files == [folder / "source.ply", folder / "target.ply"]
+    for path, cloud in zip(files, demo.load()[:2], strict=True):
+        np.testing.assert_array_equal(io.read(path).points, cloud.points)
+    assert sorted(folder.iterdir()) == files
+    files[1].write_text("mine")
+    with pytest.raises(FileFormatError, match="there is another file already"):
+        demo.copy_to(folder)
+    assert files[1].read_text() == "mine"
+    with pytest.raises(FileFormatError, match="no folder can be made there"):
+        demo.copy_to(files[1])
+    with pytest.raises(FileFormatError, match="no folder can be made there"):
+        demo.copy_to(tmp_path / "none" / "scans")

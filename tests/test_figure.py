@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.viewer.helpers import planted_clouds, planted_result
 from vbreg import figure
-from vbreg.figure import INLIER, LABEL, MAX_LINES, draw_figure
+from vbreg.figure import INLIER, LABEL, MAX_LINES, OUTLIER, draw_figure
 from vbreg.render import SOURCE, TARGET
 from vbreg.types import Bool
 
@@ -80,6 +80,22 @@ def test_the_svg_holds_all_that_it_shows(drawn: dict[str, Path]) -> None:
         assert Image.open(io.BytesIO(base64.b64decode(data))).size == PANEL
     words = [text.text or "" for text in root.findall(f"{SVG}text")]
     assert words[1] == "(b) matches: 40 of 60 agree"
+
+
+def test_the_legend_has_the_colours_that_are_drawn(
+    drawn: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figure, "PANEL", (400, 90))  # wide enough for the words
+    source, target = planted_clouds(300)
+    draw_figure(source.points, target.points, planted_result(source), tmp_path / "wide.png")
+    foot = np.asarray(Image.open(tmp_path / "wide.png"))[90:]
+    legend = ET.parse(drawn["svg"]).getroot().findall(f"{SVG}text")[-1]
+    words = " ".join("".join(legend.itertext()).replace("\u25a0", "").split())
+    assert words == "orange: source blue: target green: match agrees pink: does not"
+    squares = [square.get("fill") for square in legend]
+    for colour, square in zip((SOURCE, TARGET, INLIER, OUTLIER), squares, strict=True):
+        assert square == f"rgb{colour}".replace(" ", "")
+        assert (foot == colour).all(axis=-1).sum() > 100
 
 
 def test_the_same_result_gives_the_same_figure(drawn: dict[str, Path], tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ ALLOWED = {
         "progress registrar scale streaming types"
     ),
     "__init__": (
-        "clouds descriptors errors estimation geometry io maps matching metrics model network "
+        "clouds demo descriptors errors estimation geometry io maps matching metrics model network "
         "registration scale scenes types uncertainty voting"
     ),
     "export": "errors io model network pretrained",
@@ -166,7 +166,6 @@ LEAVES = {
     "figure",
     "__main__",
     "render",
-    "demo",
 }  # for leaves alone
 SCIENCE = {"network", "compatibility", "voting", "estimation"}  # written once, for any device
 

@@ -109,6 +109,24 @@ def test_large_clouds_are_thinned_the_same_way_each_time() -> None:
     np.testing.assert_array_equal(drawable(points), drawable(points))
 
 
+def test_no_corner_of_a_box_and_no_small_cloud_is_cut_off(room: np.ndarray) -> None:
+    box = np.random.default_rng(0).uniform(-2, 2, (5000, 3))
+    beside = np.random.default_rng(1).uniform([4, 0, 0], [4.3, 0.3, 0.3], (40, 3))
+    for view in (Camera.facing(box), Camera.facing(room)):
+        camera = view.framing(box, 300, 200, beside)
+        for cloud in (box, beside):
+            place = camera.project(cloud, 300, 200)[:, :2]
+            assert (place > 0).all()
+            assert (place < [300, 200]).all()
+
+
+def test_a_long_tail_does_not_make_the_rest_small(room: np.ndarray) -> None:
+    view = Camera.facing(room)
+    stray = np.concatenate([room, [[500.0, 0.0, 0.0]]])
+    scales = [view.framing(points, 300, 200).pixels_per_unit for points in (room, stray)]
+    assert scales[1] > 0.6 * scales[0]
+
+
 @pytest.mark.parametrize("offset", [0.0, 5e6], ids=["as given", "far apart"])
 def test_before_after_shows_both_clouds_on_both_sides(
     room: np.ndarray, tmp_path: Path, offset: float

@@ -16,6 +16,7 @@ from vbreg.types import Correspondences, PointCloud, Registration
 if TYPE_CHECKING:  # so that a type checker knows every name, and no other
     from vbreg import (
         clouds,
+        demo,
         descriptors,
         errors,
         estimation,
@@ -72,6 +73,7 @@ __all__ = [
     "VBRegError",
     "__version__",
     "clouds",
+    "demo",
     "descriptors",
     "errors",
     "estimation",

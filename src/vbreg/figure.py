@@ -38,8 +38,18 @@ GAP = 1.08  # of two clouds beside each other: the room that they take, for what
 PALE = 0.55  # how white the clouds are where matches lie upon them
 PANEL = (1000, 760)  # pixels
 DOTS_PER_INCH = 300
-LABEL = 64  # rows below the panels
+LABEL = 118  # rows below the panels, for a label each and the legend of all
 FONT = 32  # pixels
+LEGEND_FONT = 28
+LEGEND_BASE = 96  # rows from the panels to the foot of the legend's letters
+LEGEND = (
+    ("orange: source", SOURCE),
+    ("blue: target", TARGET),
+    ("green: match agrees", INLIER),
+    ("pink: does not", OUTLIER),
+)
+SQUARE = 20  # pixels, of the colour before a word of the legend
+APART = 48  # pixels between words of the legend
 MAX_LINES = 150  # inliers, and as many outliers
 FINE = 2  # pixels that a line is drawn with for one of the figure
 
@@ -88,7 +98,7 @@ def _layout(source: Float64, target: Float64, result: Registration) -> Layout:
     apart = _apart(source, target, view)
     panels, cameras = [], []
     for cloud, whiteness in ((source + shift, 0.0), (source + apart, PALE), (moved, 0.0)):
-        camera = view.framing(np.concatenate([target, cloud]), *PANEL)
+        camera = view.framing(target, *PANEL, cloud)
         colours = [_paler(colour, whiteness) for colour in (SOURCE, TARGET)]
         clouds = list(zip((cloud, target), colours, strict=True))
         panels.append(render_clouds(clouds, camera=camera, size=PANEL, background=WHITE))
@@ -161,7 +171,21 @@ def _image(layout: Layout) -> Any:
     for k, label in enumerate(layout.labels):
         left = (k + 0.5) * PANEL[0] - draw.textlength(label, font=font) / 2
         draw.text((left, PANEL[1] + 12), label, fill=INK, font=font)
+    _draw_legend(draw, width)
     return image.convert("RGB")
+
+
+def _draw_legend(draw: Any, width: int) -> None:
+    """Draw the legend in the middle of a width (pixels), below the labels."""
+    from PIL import ImageFont
+
+    font = ImageFont.load_default(size=LEGEND_FONT)
+    lengths = [SQUARE * 1.5 + draw.textlength(word, font=font) for word, _ in LEGEND]
+    left, foot = (width - sum(lengths) - APART * (len(LEGEND) - 1)) / 2, PANEL[1] + LEGEND_BASE
+    for (word, colour), length in zip(LEGEND, lengths, strict=True):
+        draw.rectangle([(left, foot - SQUARE), (left + SQUARE, foot)], fill=colour)
+        draw.text((left + SQUARE * 1.5, foot), word, fill=INK, font=font, anchor="ls")
+        left += length + APART
 
 
 def _svg(layout: Layout) -> str:
@@ -194,4 +218,12 @@ def _svg(layout: Layout) -> str:
             f'<text x="{(k + 0.5) * PANEL[0]}" y="{PANEL[1] + 12 + FONT}" text-anchor="middle" '
             f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}">{label}</text>'
         )
+    words = "".join(
+        f'<tspan fill="rgb({r},{g},{b})" dx="{APART if k else 0}">\u25a0</tspan> {word}'
+        for k, (word, (r, g, b)) in enumerate(LEGEND)
+    )
+    parts.append(
+        f'<text x="{width / 2}" y="{PANEL[1] + LEGEND_BASE}" text-anchor="middle" '
+        f'font-family="Helvetica, Arial, sans-serif" font-size="{LEGEND_FONT}">{words}</text>'
+    )
     return "\n".join([*parts, "</svg>", ""])

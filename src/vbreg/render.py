@@ -36,6 +36,7 @@ SUPERSAMPLE = 2
 MAX_DRAWN_POINTS = 400_000  # per cloud
 EYE_DOME = ((2, 0.45), (6, 0.3), (14, 0.25))  # distance in fine pixels, weight
 MAX_BALL_RADIUS = 12  # radius in fine pixels
+LONG_TAIL = 0.3  # of the extent of 96 % of a cloud: what lies further out is not shown
 ROUNDNESS = 0.4  # of the balls: 1 is a sphere, 0 a disc
 
 
@@ -61,13 +62,14 @@ class Camera:
         sample = offsets[:: max(1, len(offsets) // 20_000)]
         return Camera(max(views, key=lambda axes: _visible(sample @ axes.T)), centre, 1.0)
 
-    def framing(self, points: Float64, width: int, height: int) -> Camera:
-        """Return the view moved and scaled so that nearly all `points` fill the picture."""
-        flat = points @ self.axes.T
-        low, high = np.percentile(flat, [2, 98], axis=0)
-        tail = 0.1 * (high - low)  # so much of a long tail is shown, and all of a short one
-        low = np.maximum(flat.min(axis=0), low - tail)
-        high = np.minimum(flat.max(axis=0), high + tail)
+    def framing(self, points: Float64, width: int, height: int, *more: Float64) -> Camera:
+        """Return the view moved and scaled so that nearly all `points` fill the picture.
+
+        Of `more` clouds, each is shown as well, however few its points are.
+        """
+        extents = [_extent(cloud @ self.axes.T) for cloud in (points, *more)]
+        low = np.min([low for low, _ in extents], axis=0)
+        high = np.max([high for _, high in extents], axis=0)
         span = np.maximum(high - low, 1e-9)
         scale = 0.94 * min(width / span[0], height / span[1])
         return replace(self, centre=(low + high) / 2 @ self.axes, pixels_per_unit=float(scale))
@@ -103,7 +105,7 @@ def before_after(
     panels = [
         render_clouds(
             [(cloud, SOURCE), (fixed, TARGET)],
-            camera=view.framing(np.concatenate([fixed, cloud]), width, height),
+            camera=view.framing(fixed, width, height, cloud),
             size=(width, height),
         )
         for cloud in (shown, moved)
@@ -130,7 +132,7 @@ def render_clouds(
         raise VBRegError("a cloud without finite points cannot be drawn; leave it out")
     if camera is None:
         everything = np.concatenate(arrays)
-        camera = Camera.facing(everything).framing(everything, *size)
+        camera = Camera.facing(everything).framing(arrays[0], *size, *arrays[1:])
     width, height = (SUPERSAMPLE * n + 2 * MAX_BALL_RADIUS for n in size)  # cut off again below
     fine = replace(camera, pixels_per_unit=SUPERSAMPLE * camera.pixels_per_unit)
     depth = np.full((height, width), np.inf, dtype=np.float32)
@@ -194,6 +196,16 @@ def _view(forward: Float64, up: Float64, elevation: float) -> Float64:
     towards = np.sin(angle) * up - np.cos(angle) * forward
     right = np.cross(forward, up)
     return np.stack([right, np.cross(towards, right), towards])
+
+
+def _extent(seen: Float64) -> tuple[Float64, Float64]:
+    """Return the lowest and highest values (3,) of a cloud as it is seen, without long tails.
+
+    The corners of a box, seen aslant, are short tails: these are kept whole.
+    """
+    low, high = np.percentile(seen, [2, 98], axis=0)
+    tail = LONG_TAIL * (high - low)
+    return np.maximum(seen.min(axis=0), low - tail), np.minimum(seen.max(axis=0), high + tail)
 
 
 def _turn(direction: Float64, axis: Float64, degrees: float) -> Float64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 from tests.cli.helpers import Run, Search, assert_one_line
 from tests.test_maps import corner, moved, pose
 from vbreg import io
+from vbreg.cli.map import PlacedClouds
 from vbreg.errors import VBRegError
 from vbreg.maps import Map
 from vbreg.types import Registration
@@ -34,7 +36,8 @@ def test_a_folder_with_poses_is_built_and_asked(run: Run, tmp_path: Path) -> Non
     path = tmp_path / "map.safetensors"
     done = run("map", "build", folder, "-o", path, "--voxel-size", "0.1", "--device", "cpu")
     assert done.code == 0, done.err
-    assert "2 of 2 clouds" in done.out
+    assert re.search(r"clouds +2\n", done.out)
+    assert "warning" not in done.err
     io.write(tmp_path / "scan.ply", corner(1, 11))
     locate = "map", "locate", path, tmp_path / "scan.ply", "--device", "cpu"
     said, placed = tmp_path / "r.json", tmp_path / "placed.ply"
@@ -69,7 +72,8 @@ def test_an_improbable_place_has_the_exit_code_of_register(
     locate = "map", "locate", "m.safetensors", clouds[0], "-o", placed
     done = run(*locate, "--min-probability", "0.9")
     assert done.code == 3
-    assert "right with 4.0 %, below --min-probability 0.9" in done.err
+    assert "the pose is probably wrong: its probability is 0.04, and" in done.err
+    assert f"asks for 0.9; {placed} is not written" in done.err
     assert "do not trust this pose, 4 %" in done.err
     assert not placed.exists()
     assert run(*locate).code == 0
@@ -124,14 +128,17 @@ def test_a_map_is_built_from_what_reconstruct_says(run: Run, tmp_path: Path) -> 
     built = "map", "build", folder, "-o", path, "--voxel-size", "0.1", "--device", "cpu"
     done = run(*built, "--poses", poses)
     assert done.code == 0, done.err
-    assert "2 of 2 clouds" in done.out
+    assert re.search(r"clouds +2 of 3; elsewhere.ply does not connect\n", done.out)
     assert "largest component" in done.out
+    assert "warning" not in done.err
     place = Map.load(path, device="cpu")
     for k, fragment in enumerate(place.fragments):
         middle = moved(corner(k, k).mean(0), pose(k))  # of points; the fragment's is of voxels
         np.testing.assert_allclose(fragment.origin, middle, atol=0.1)
-    done = run(*built)
-    assert "all clouds are taken to be in one frame" in done.out
+    done = run(*built, "-q")  # a warning is never hidden
+    assert "warning: " in done.err
+    assert "all clouds are taken to be in one frame" in done.err
+    assert f"run `vbreg reconstruct {folder} --poses poses.json` first" in done.err
     (folder / "cloud_1.ply").unlink()
     done = run(*built, "--poses", poses)
     assert done.code == 2
@@ -140,6 +147,30 @@ def test_a_map_is_built_from_what_reconstruct_says(run: Run, tmp_path: Path) -> 
     done = run(*built, "--poses", poses)
     assert done.code == 2
     assert "no poses of `vbreg reconstruct" in done.err
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        ("", "1"),
+        ("a", "1 of 2; a does not connect"),
+        ("ab", "1 of 3; a and b do not connect"),
+        ("abcdefg", "1 of 8; a, b, c, d, e and 2 more do not connect"),
+    ],
+)
+def test_scans_that_do_not_connect_are_named(apart: str, said: str) -> None:
+    assert PlacedClouds([Path("scan.ply")], None, "", apart=list(apart)).counted == said
+
+
+def test_one_cloud_in_a_folder_needs_no_pose(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    io.write(folder / "cloud.ply", corner(0, 0))
+    built = "map", "build", folder, "-o", tmp_path / "map.safetensors", "--voxel-size", "0.1"
+    done = run(*built, "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "one cloud, in its own frame" in done.out
+    assert "warning" not in done.err
 
 
 def test_both_verbs_show_examples(run: Run) -> None:

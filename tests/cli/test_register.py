@@ -27,6 +27,7 @@ from vbreg import io, model, pretrained, registration, scale, streaming
 from vbreg.cli import clock, register
 from vbreg.descriptors import MatchingName
 from vbreg.errors import VBRegError
+from vbreg.inputs import MIN_MATCHES
 from vbreg.matching import MAX_CORRESPONDENCES
 from vbreg.types import Alternative, Correspondences, FreeDirection, Registration, Uncertainty
 
@@ -79,6 +80,7 @@ def test_the_skin_has_the_functions_names() -> None:
     for name in set(function) & set(skin) - {"source", "target"}:
         assert skin[name].default == function[name].default, name
     assert skin["max_correspondences"].default == MAX_CORRESPONDENCES
+    assert register.MIN_COUNT == MIN_MATCHES
     assert get_args(register.PresetName) == tuple(scale.VOXEL_SIZES)
     assert get_args(register.MatchingName) == get_args(MatchingName)
     assert get_args(register.RefineName) == get_args(model.RefineName)
@@ -273,7 +275,10 @@ def test_a_scaled_source_is_written_and_shown_in_its_new_size(
 
 def test_a_second_look_is_told(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     search.result = replace(search.result, voxel_size=0.0353553, voxel_size_estimated=False)
-    assert "0.0354, in a second look; the first was at 0.05" in run("register", *clouds).out
+    said = "voxel size   0.0354 (second attempt; the first used the {} 0.05)"
+    assert said.format("given") in run("register", *clouds).out
+    search.result = replace(search.result, voxel_size_estimated=True)
+    assert said.format("estimated") in run("register", *clouds).out
 
 
 def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
@@ -307,11 +312,63 @@ def test_options_arrive(run: Run, clouds: tuple[Path, Path], search: Search) -> 
     }
 
 
+def test_a_voxel_size_that_goes_before_a_preset_is_told(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    search.result = judged(search.result, 0.97)
+    outcome = run("register", *clouds, "--voxel-size", "0.1", "--preset", "indoor")
+    assert outcome.code == 0
+    said = "--voxel-size 0.1 with --preset indoor: the given voxel size counts, not that of the"
+    assert outcome.err.startswith(f"vbreg: warning: {said} preset")
+    assert run("register", *clouds, "--preset", "indoor").err == ""
+
+
 def test_keypoints_are_a_number_or_all(run: Run, clouds: tuple[Path, Path], search: Search) -> None:
     run("register", *clouds, "--keypoints", "all")
     assert search.options is not None
     assert search.options["keypoints"] == "all"
-    assert "expected a whole number or all" in run("register", *clouds, "--keypoints", "many").err
+    for text in ("many", "2", "-1"):
+        said = run("register", *clouds, f"--keypoints={text}").err
+        assert f"--keypoints {text}: expected a whole number from 3 up or all" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--voxel-size", "0", "a positive number in the unit of the points"),
+        ("--voxel-size", "nan", "a positive number in the unit of the points"),
+        ("--max-translation", "-1", "a positive number in the unit of the points"),
+        ("--max-translation", "inf", "a positive number in the unit of the points"),
+        ("--max-rotation", "181", "degrees, above 0 and at most 180"),
+        ("--max-scale", "1", "a number above 1"),
+    ],
+)
+def test_a_number_that_cannot_be_is_one_line(
+    run: Run, clouds: tuple[Path, Path], search: Search, option: str, value: str, expected: str
+) -> None:
+    outcome = run("register", *clouds, f"{option}={value}")
+    assert_one_line(outcome, f"{option} {value}: expected {expected}")
+    assert search.options is None
+
+
+def test_numbers_are_refused_before_torch_is_loaded(clouds: tuple[Path, Path]) -> None:
+    options = (
+        ["--voxel-size", "0"],
+        ["--max-correspondences", "2"],
+        ["--keypoints", "0"],
+        ["--max-rotation", "0"],
+    )
+    code = f"""
+import sys
+from vbreg import cli
+for options in {options!r}:
+    try:
+        cli.main(["register", *{list(map(str, clouds))!r}, *options])
+    except SystemExit as stop:
+        print(stop.code, "torch" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["2 False"] * len(options)
 
 
 def test_a_viewpoint_is_a_word_or_three_numbers(
@@ -551,6 +608,36 @@ def test_what_is_free_is_said(run: Run, clouds: tuple[Path, Path], search: Searc
     assert content["free_directions"] == [str(each) for each in free]
 
 
+def test_a_pose_of_which_nothing_is_fixed_has_one_row(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    free = [
+        FreeDirection(motion, tuple(axis))
+        for motion in ("slides", "turns")
+        for axis in np.eye(3).tolist()
+    ]
+    search.result = replace(search.result, uncertainty_given=Uncertainty(np.eye(6), tuple(free)))
+    said = run("register", *clouds).out
+    assert re.findall(r"free +(.*)", said) == ["nothing is fixed"]
+    five = Uncertainty(np.eye(6), tuple(free[:5]))
+    search.result = replace(search.result, uncertainty_given=five)
+    assert len(re.findall(r"free +(.*)", run("register", *clouds).out)) == 5
+
+
+def test_what_the_verdict_says_is_no_warning_as_well(
+    run: Run, clouds: tuple[Path, Path], search: Search
+) -> None:
+    free = (FreeDirection("slides", (1.0, 0.0, 0.0)),)
+    held = replace(judged(search.result, 0.97), limits_reached=("max_translation",))
+    search.result = replace(held, uncertainty_given=Uncertainty(np.eye(6), free))
+    slides, limit = search.result.reasons
+    outcome = run("register", *clouds)
+    assert slides in outcome.out
+    assert outcome.err == f"vbreg: warning: {limit}\n"
+    quiet = run("register", *clouds, "-q").err
+    assert quiet == f"vbreg: warning: {slides}\nvbreg: warning: {limit}\n"
+
+
 def judged(result: Registration, probability: float, **more: Any) -> Registration:
     return replace(result, success_probability=probability, overlap=0.4, **more)
 
@@ -568,7 +655,12 @@ def test_the_verdict_is_printed(run: Run, clouds: tuple[Path, Path], search: Sea
     assert "60 %: another pose, 180 degrees away, is possible, too (35 %)" in outcome.out
     search.result = replace(judged(plain, 0.08), overlap=0.02)
     outcome = run("register", *clouds)
-    assert "do not trust this pose, 8 %: the scans may not overlap: 2 %" in outcome.err
+    whole = "do not trust this pose, 8 %: the scans may not overlap: 2 %"
+    assert whole in outcome.out
+    remedy = "look at --report, or try another --voxel-size"
+    assert outcome.err == f"vbreg: warning: do not trust this pose, 8 %; {remedy}\n"
+    for silent in (["-q"], ["--json", "-"]):
+        assert whole in run("register", *clouds, *silent).err
     said = json.loads(run("register", *clouds, "--json", "-").out)
     assert said["success_probability"] == 0.08
     assert said["reasons"][0].startswith("the scans may not overlap")
@@ -583,7 +675,8 @@ def test_an_improbable_pose_has_an_exit_code_of_its_own(
     command = ["register", *clouds, "-o", aligned, "--json", said, "--min-probability"]
     outcome = run(*command, "0.9")
     assert outcome.code == 3
-    assert "the pose is right with 70.0 %, below --min-probability 0.9" in outcome.err
+    said_so = "is not probable enough: its probability is 0.7, and --min-probability asks for 0.9"
+    assert f"source.ply: the pose {said_so}; {aligned} is not written\n" in outcome.err
     assert json.loads(said.read_text())["success_probability"] == 0.7
     assert not aligned.exists()
     assert run(*command, "0.5").code == 0
@@ -596,7 +689,21 @@ def test_what_falls_just_short_is_not_told_as_enough(
     search.result = judged(search.result, 0.8996)
     outcome = run("register", *clouds, "--min-probability", "0.9")
     assert outcome.code == 3
-    assert "the pose is right with 89.9 %, below --min-probability 0.9" in outcome.err
+    assert "its probability is 0.899, and --min-probability asks for 0.9\n" in outcome.err
+
+
+@pytest.mark.parametrize(("p", "told"), [(0.0063, "0.006"), (0.0004, "below 0.001")])
+def test_a_pose_that_is_probably_wrong_is_told_so(
+    run: Run, clouds: tuple[Path, Path], search: Search, tmp_path: Path, p: float, told: str
+) -> None:
+    search.result, merged = judged(search.result, p), tmp_path / "m.ply"
+    outcome = run("register", *clouds, "--min-probability", "0.9", "--merge", merged)
+    assert outcome.code == 3
+    assert f"the pose is probably wrong: its probability is {told}, and" in outcome.err
+    assert f"asks for 0.9; {merged} is not written\n" in outcome.err
+    assert not merged.exists()
+    outcome = run("register", clouds[0], *clouds, "--min-probability", "0.9", "--merge", merged)
+    assert outcome.err.count(f"asks for 0.9; {merged} is without this source\n") == 2
 
 
 def test_a_probability_needs_a_judge(run: Run, clouds: tuple[Path, Path], search: Search) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.helpers import Run, assert_one_line, known_pose
 from vbreg import io
+from vbreg.errors import VBRegWarning
 from vbreg.types import PointCloud
 
 
@@ -36,11 +37,32 @@ def test_a_scan_chooses_its_pose(run: Run, clouds: tuple[Path, Path], tmp_path: 
     poses.write_text(json.dumps({"scans": scans}))
     move = "transform", clouds[0], poses, "-o", tmp_path / "moved.ply"
     assert_one_line(run(*move), "it holds 2 poses", "--scan", "0 target.ply, 1 source.ply")
-    assert run(*move, "--scan", "source.ply").code == 0
+    outcome = run(*move, "--scan", "source.ply")
+    assert (outcome.code, outcome.err) == (0, "")
     expected = io.read(clouds[0]).transformed(known_pose()).points
     np.testing.assert_allclose(io.read(tmp_path / "moved.ply").points, expected, atol=1e-12)
     convert = "transform", clouds[0], "-o", tmp_path / "b.ply", "--scan", "0"
     assert_one_line(run(*convert), "--scan 0 without POSE")
+
+
+def test_a_scan_that_does_not_connect_is_warned_of(
+    run: Run, clouds: tuple[Path, Path], tmp_path: Path
+) -> None:
+    poses = tmp_path / "poses.json"
+    scans = [
+        {"name": name, "component": component, "T_world_scan": np.eye(4).tolist()}
+        for component, name in enumerate(("target.ply", "source.ply"))
+    ]
+    poses.write_text(json.dumps({"scans": scans}))
+    move = "transform", clouds[0], poses, "-q", "-o", tmp_path / "moved.ply", "--scan"
+    assert run(*move, "target.ply").err == ""
+    outcome = run(*move, "source.ply")
+    assert outcome.code == 0
+    assert "warning: " in outcome.err
+    assert "source.ply does not connect" in outcome.err
+    assert "its pose is in the frame of component 1\n" in outcome.err
+    with pytest.warns(VBRegWarning, match="in the frame of component 1"):
+        io.read_pose(poses, "1")
 
 
 def test_without_a_pose_it_converts(run: Run, tmp_path: Path) -> None:

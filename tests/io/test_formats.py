@@ -192,6 +192,45 @@ def test_bad_paths(tmp_path: Path, ending: str) -> None:
         io.write(tmp_path / "nowhere" / f"a{ending}", np.zeros((1, 3)))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "remedy"),
+    [
+        ("flat.npy", np.zeros(9), "save it with x, y and z of every point"),
+        ("plane.npy", np.zeros((9, 2)), "save it with x, y and z of every point"),
+        ("wide.npy", np.zeros((3, 2)), "transpose it"),
+        ("waves.npy", np.zeros((9, 3), complex), "save it as float64"),
+        ("plane.xyz", "1 2\n3 4\n", "save it with x, y and z of every point"),
+        ("words.xyz", "# words\n", "save it with x, y and z of every point"),
+        ("empty.ply", "", "export or download the file again"),
+    ],
+)
+def test_the_remedy_suits_the_fault(
+    tmp_path: Path, name: str, content: np.ndarray | str, remedy: str
+) -> None:
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    else:
+        np.save(tmp_path / name, content)
+    with pytest.raises(FileFormatError, match=f"; {remedy}$"):
+        io.read(tmp_path / name)
+
+
+def test_an_empty_file_with_a_pose_is_written_again(tmp_path: Path) -> None:
+    (tmp_path / "guess.json").write_text("")
+    with pytest.raises(FileFormatError, match=r"expected a file with a pose; write it again$"):
+        io.read_pose(tmp_path / "guess.json")
+
+
+def test_a_folder_is_for_reconstruct_and_nothing_is_written_as_ptx(tmp_path: Path) -> None:
+    for act in (io.read, io.check_readable):
+        with pytest.raises(FileFormatError, match=f"or `vbreg reconstruct {tmp_path}` for all"):
+            act(tmp_path)
+    with pytest.raises(FileFormatError, match=r"a directory.*; name a file inside it$"):
+        io.write(tmp_path, np.zeros((1, 3)))
+    with pytest.raises(FileFormatError, match=r"one of \.ply, .* to write; choose another ending$"):
+        io.write(tmp_path / "a.ptx", np.zeros((1, 3)))
+
+
 @pytest.mark.parametrize("name", ["a.blend", "a", "a.blend.gz"])
 def test_unknown_ending_lists_the_known(tmp_path: Path, name: str) -> None:
     for act in (lambda p: io.read(p), lambda p: io.write(p, np.zeros((1, 3)))):

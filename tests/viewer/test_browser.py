@@ -25,7 +25,7 @@ from vbreg.render import SOURCE, TARGET
 from vbreg.scenes import Reconstruction, SceneEdge
 from vbreg.scenes.report import write_scene_report
 from vbreg.summary import as_json, standard_deviation
-from vbreg.types import Bool, PointCloud
+from vbreg.types import Bool, PointCloud, in_percent
 from vbreg.viewer import Session, ViewServer, write_report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -343,9 +343,10 @@ def test_scans_of_a_scene_are_hidden_one_by_one(
 @pytest.mark.parametrize(
     ("probability", "words", "kind"),
     [
-        (0.97, "Aligned", "good"),
+        (0.998, "Aligned", "good"),
         (0.6, "Probably aligned", "fair"),
-        (0.1, "Do not trust this pose", "bad"),
+        (0.063, "Do not trust this pose", "bad"),
+        (0.004, "Do not trust this pose", "bad"),
         (None, "Not judged", "unknown"),
     ],
 )
@@ -359,10 +360,16 @@ def test_the_page_has_the_words_of_the_verdict(
     pair = planted_pair()
     assert pair.result is not None
     result = replace(pair.result, success_probability=probability)
-    said = as_json(result, result.timings, Path("a.ply"), Path("b.ply"))
+    repeated = [f"{result.verdict}; try again", *result.reasons]
+    warnings = [*repeated, "free memory is low"]
+    said = as_json(result, result.timings, Path("a.ply"), Path("b.ply"), warnings)
     write_report(tmp_path / "report.html", replace(pair, result=result, said=said))
     page = open_page((tmp_path / "report.html").as_uri(), viewport={"width": 500, "height": 300})
     assert page.inner_text(f".verdict.{kind} h2") == words
+    shares = page.locator(".headline .share").all_inner_texts()
+    assert shares == ([] if probability is None else [in_percent(probability)])
+    listed = page.locator(".verdict li").all_inner_texts()
+    assert listed == [*result.reasons, "free memory is low"]  # nothing twice
 
 
 def test_fewer_points_are_drawn_while_something_moves(

@@ -71,6 +71,19 @@ def test_thinning_keeps_the_shares_and_the_limit() -> None:
     assert len(arrays["source"]) == shown[0]
 
 
+def test_the_points_of_a_sparse_cloud_do_not_hide_a_dense_one() -> None:
+    dense, _ = planted_clouds(20_000)
+    sparse = PointCloud(np.random.default_rng(0).uniform(-4, 4, (1000, 3)))
+    sizes = [
+        {role: cloud["radius"] for role, cloud in unpacked(pair.packed())[0]["clouds"].items()}
+        for pair in (ShownPair(dense, sparse), ShownPair(dense, None), ShownPair(None, sparse))
+    ]
+    pair, alone = sizes[0], sizes[1] | sizes[2]
+    assert pair["source"] == alone["source"]
+    assert alone["target"] > 10 * alone["source"]
+    assert pair["target"] < 4 * pair["source"]
+
+
 def test_the_same_pair_gives_the_same_bytes() -> None:
     assert planted_pair().packed() == planted_pair().packed()
 

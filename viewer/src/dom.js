@@ -28,11 +28,10 @@ export function number(value, digits = 3) {
 
 export const count = (value) => value.toLocaleString("en");
 
-/** Write a share as per cent, without false certainty at the ends. */
+/** Write a share in whole per cent, never as certain, as `in_percent` does (src/vbreg/types.py). */
 export function percent(value) {
-  if (value > 0.995) return "> 99 %";
-  if (value < 0.005) return "< 1 %";
-  return `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
+  if (value > 0.005 && value < 0.995) return `${(100 * value).toFixed(0)} %`;
+  return value > 0.5 ? "over 99 %" : "under 1 %";
 }
 
 /** Save content as a file of the user's. */

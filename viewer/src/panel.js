@@ -48,7 +48,9 @@ export class Panel {
     const p = result.success_probability;
     const words = result.verdict.split(",")[0];
     const [kind, sign] = VERDICTS[words] ?? VERDICTS["not judged"];
-    const reasons = [...result.reasons, ...result.warnings];
+    // The warnings of the terminal repeat the verdict or one of its reasons.
+    const more = result.warnings.filter((w) => !w.startsWith(result.verdict) && !result.reasons.includes(w));
+    const reasons = [...result.reasons, ...more];
     return h(
       "section",
       { class: `verdict ${kind}`, "aria-label": "Verdict" },

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from vbreg import __version__
+from vbreg.cli.checks import number_between
 
 
 def examples(*lines: str) -> str:
@@ -39,6 +40,7 @@ VoxelSizeOption = Annotated[
     typer.Option(
         help="The one scale that sets every radius, in the unit of the points, say 0.05. "
         "Left out: the preset's, or estimated from the clouds.",
+        callback=number_between("--voxel-size", "a positive number in the unit of the points"),
     ),
 ]
 DeviceOption = Annotated[

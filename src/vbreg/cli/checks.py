@@ -1,15 +1,17 @@
-"""This file checks paths before the work begins, so that a typo fails at once and not after it."""
+"""This file checks paths and numbers before the work begins: a typo fails at once."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from vbreg.errors import FileFormatError
+from vbreg.cli.console import complain
+from vbreg.errors import FileFormatError, VBRegError
 from vbreg.types import PointCloud
 
 
@@ -19,6 +21,29 @@ def check_inputs(*paths: Path) -> None:
 
     for path in paths:
         check_readable(path)
+
+
+def number_between(
+    name: str, expected: str, above: float = 0.0, most: float = math.inf
+) -> Callable[[float | None], float | None]:
+    """Return what checks the number of an option when it is read, before torch is loaded."""
+
+    def check(value: float | None) -> float | None:
+        if value is None or (math.isfinite(value) and above < value <= most):
+            return value
+        raise VBRegError(f"{name} {value:g}: expected {expected}")
+
+    return check
+
+
+def tell_which_size_counts(voxel_size: float | None, preset: str | None) -> None:
+    """Say that a voxel size goes before a preset, where both are given."""
+    if voxel_size is not None and preset is not None:
+        complain(
+            "warning",
+            f"--voxel-size {voxel_size:g} with --preset {preset}: the given voxel size counts, "
+            "not that of the preset",
+        )
 
 
 def check_outputs(

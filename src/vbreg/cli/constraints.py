@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from vbreg.cli.checks import number_between
 from vbreg.errors import VBRegError
 
 GravityOption = Annotated[
@@ -31,6 +32,7 @@ MaxTranslationOption = Annotated[
         metavar="LENGTH",
         help="Largest shift of the middle of SOURCE, which is not the last column of the matrix. "
         "With --guess: from where the guess puts it.",
+        callback=number_between("--max-translation", "a positive number in the unit of the points"),
     ),
 ]
 MaxRotationOption = Annotated[
@@ -39,6 +41,7 @@ MaxRotationOption = Annotated[
         metavar="DEGREES",
         help="Largest rotation of SOURCE in degrees: away from the guess, or without one from "
         "where it is.",
+        callback=number_between("--max-rotation", "degrees, above 0 and at most 180", most=180.0),
     ),
 ]
 MaxScaleOption = Annotated[
@@ -47,6 +50,11 @@ MaxScaleOption = Annotated[
         metavar="FACTOR",
         help="SOURCE may be so many times larger or smaller than TARGET: its scale is looked for, "
         "which takes many times as long.",
+        callback=number_between(
+            "--max-scale",
+            "a number above 1, say 2 where SOURCE may be half or twice as large as it should be",
+            above=1.0,
+        ),
     ),
 ]
 

@@ -20,21 +20,35 @@ from vbreg.summary import pose_difference
 MAX_DEGREES = 15.0
 MAX_METRES = 0.30
 
-EXAMPLES = examples("vbreg demo", "vbreg demo --picture /tmp/demo.png --device cpu")
+EXAMPLES = examples(
+    "vbreg demo",
+    "vbreg demo --picture /tmp/demo.png --device cpu",
+    "vbreg demo --files .    # writes source.ply and target.ply, to try other commands on",
+)
 
 
 def demo(
     picture: Annotated[
         Path, typer.Option(help="Where the picture of before and after goes.")
     ] = Path("vbreg_demo.png"),
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the two scans there as well, as source.ply and target.ply, to try other "
+            "commands on.",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Align the pair of scans that comes with vbreg."""
+    from vbreg import demo as pair
+
     check_outputs(picture=picture)
+    copied = [] if files is None else pair.copy_to(files)
     with progress() as stage:
         stage("start torch")
         start = load_torch()
-        from vbreg import demo as pair
         from vbreg import registration, render
 
         source, target, T_truth = pair.load()
@@ -48,7 +62,8 @@ def demo(
     console = stdout_console()
     print_result(console, result, result.timings)
     print_start(console, start)
-    print_row(console, "wrote", str(picture))
+    for path in [picture, *copied]:
+        print_row(console, "wrote", str(path))
     print_row(console, "true pose", f"off by {degrees:.2f} deg and {100 * metres:.1f} cm")
     if degrees > MAX_DEGREES or metres > MAX_METRES:
         complain("warning", "the demo pair was not aligned; please report this")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,9 +18,9 @@ from vbreg.cli.app import (
     VoxelSizeOption,
     examples,
 )
-from vbreg.cli.checks import check_inputs
+from vbreg.cli.checks import check_inputs, tell_which_size_counts
 from vbreg.cli.clock import load_torch
-from vbreg.cli.console import collected_warnings, print_row, stdout_console
+from vbreg.cli.console import collected_warnings, complain, print_row, stdout_console
 from vbreg.cli.outputs import (
     Aligned,
     Outputs,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from vbreg.maps import Map
 
 NO_CLOUD = PointCloud(np.empty((0, 3)))  # in place of one that nobody needs
+ONE_CLOUD = "one cloud, in its own frame"
+MAX_NAMED = 5  # scans that do not connect
 REMEDY = "it may lie elsewhere, or try more --candidates"  # where a pose is improbable
 
 map_app = typer.Typer(
@@ -51,7 +55,7 @@ map_app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 BUILD_EXAMPLES = examples(
-    "vbreg map build scans/ -o map.safetensors",
+    "vbreg map build scans/ -o map.safetensors      # with poses.txt in it, or all in one frame",
     "vbreg reconstruct scans/ --poses poses.json    # where poses are not known, then:",
     "vbreg map build scans/ --poses poses.json -o map.safetensors",
     "vbreg map build merged.ply -o map.safetensors --voxel-size 0.1",
@@ -91,6 +95,9 @@ def build(
     files = placed.files
     if output.suffix != ".safetensors" or not output.absolute().parent.is_dir():
         raise VBRegError(f"-o {output}: expected a .safetensors file in a folder that exists")
+    tell_which_size_counts(voxel_size, preset)
+    if placed.doubt:
+        complain("warning", placed.doubt)
     start = time.perf_counter()
     with progress(quiet) as stage:
         stage("start torch")
@@ -110,7 +117,8 @@ def build(
     if not quiet:
         console = stdout_console()
         keypoints = sum(map(len, found.fragments))
-        print_row(console, "fragments", f"{len(found)} of {len(files)} clouds")
+        print_row(console, "clouds", placed.counted)
+        print_row(console, "fragments", str(len(found)))
         print_row(console, "poses", placed.told)
         print_row(console, "keypoints", str(keypoints))
         print_row(console, "voxel size", f"{found.scale.voxel_size:g}")
@@ -171,7 +179,7 @@ def locate(
     failed, kept = len(found) < len(scans), found
     if found:
         failed |= not write_poses(outputs, found, map_path, several=several, start=start)
-        kept = probable(found, min_probability)
+        kept = probable(outputs, found, min_probability, several)
         failed |= not write_clouds(outputs, kept, NO_CLOUD, several)
     leave(failed=failed, improbable=len(kept) < len(found))
 
@@ -194,6 +202,24 @@ class PlacedClouds(NamedTuple):
     files: list[Path]
     poses: Any  # (K, 4, 4); None where the clouds are in one frame already
     told: str
+    doubt: str = ""  # what is taken for granted
+    apart: Sequence[str] = ()  # names of scans that do not connect to these
+
+    @property
+    def counted(self) -> str:
+        """The number of clouds, and those that are left out since they do not connect."""
+        if not self.apart:
+            return str(len(self.files))
+        more = len(self.apart) - MAX_NAMED
+        named = [*self.apart[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+        verb = "does" if len(self.apart) == 1 else "do"
+        every = len(self.files) + len(self.apart)
+        return f"{len(self.files)} of {every}; {_listed(named)} {verb} not connect"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _placed_clouds(path: Path, given: Path | None) -> PlacedClouds:
@@ -202,7 +228,7 @@ def _placed_clouds(path: Path, given: Path | None) -> PlacedClouds:
         check_inputs(path)
         if given is not None:
             raise VBRegError(f"--poses {given}: {path} is one cloud; poses go with a folder")
-        return PlacedClouds([path], None, "one cloud, in its own frame")
+        return PlacedClouds([path], None, ONE_CLOUD)
     from vbreg.datasets.folder import files_and_poses
     from vbreg.io.folders import POSES, cloud_files
 
@@ -214,9 +240,14 @@ def _placed_clouds(path: Path, given: Path | None) -> PlacedClouds:
     files = cloud_files(path)
     if not files:
         raise VBRegError(f"{path}: no clouds in this folder; `vbreg formats` lists their endings")
-    return PlacedClouds(
-        files, None, f"neither --poses nor {POSES}: all clouds are taken to be in one frame"
+    if len(files) == 1:
+        return PlacedClouds(files, None, ONE_CLOUD)
+    doubt = (
+        f"{path} has no {POSES}, and --poses is not given: all clouds are taken to be in one "
+        f"frame; if they are not, run `vbreg reconstruct {path} --poses poses.json` first and give "
+        "`--poses poses.json`"
     )
+    return PlacedClouds(files, None, "none: all clouds are taken to be in one frame", doubt)
 
 
 def _placed_by_reconstruction(folder: Path, path: Path) -> PlacedClouds:
@@ -230,7 +261,10 @@ def _placed_by_reconstruction(folder: Path, path: Path) -> PlacedClouds:
             "give the folder that was reconstructed"
         )
     files = [folder / name for name in poses]
-    return PlacedClouds(files, list(poses.values()), f"{path}, the largest component")
+    scans = json.loads(path.read_text(encoding="utf-8"))["scans"]
+    apart = [str(scan["name"]) for scan in scans if str(scan["name"]) not in poses]
+    told = f"{path}, the largest component"
+    return PlacedClouds(files, list(poses.values()), told, apart=apart)
 
 
 map_app.command("build", epilog=BUILD_EXAMPLES)(build)

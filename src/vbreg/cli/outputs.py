@@ -131,6 +131,12 @@ class Outputs:
         written = any(row.writes for row in FORMATS if row.ending == path.suffix.lower())
         return self.output / (path.name if written else f"{path.name}.ply")
 
+    def without(self, path: Path, several: bool) -> str:
+        """Say which files go without a source that is not probable enough."""
+        moved = "" if self.output is None else f"; {self.moved(path, several)} is not written"
+        fate = "is without this source" if several else "is not written"
+        return moved + ("" if self.merge is None else f"; {self.merge} {fate}")
+
     @property
     def need_clouds(self) -> bool:
         """Whether clouds are written or drawn, for which all their points are read."""
@@ -165,9 +171,19 @@ def doubts(result: Registration, remedy: str) -> list[str]:
     return list(result.reasons)
 
 
-def probable(found: Sequence[Aligned], least: float | None) -> list[Aligned]:
+def probable(
+    outputs: Outputs, found: Sequence[Aligned], least: float | None, several: bool
+) -> list[Aligned]:
     """Return what is as probable as asked for, and say of the others that they are not."""
-    return [aligned for aligned in found if not (least and _improbable(aligned, least))]
+    kept = []
+    for aligned in found:
+        p = aligned.result.success_probability
+        if least and (p is None or p < least):
+            lost = outputs.without(aligned.path, several)
+            complain("error", f"{aligned.path}: the pose {_improbable(p, least)}{lost}")
+        else:
+            kept.append(aligned)
+    return kept
 
 
 def leave(*, failed: bool, improbable: bool) -> None:
@@ -201,9 +217,22 @@ def write_poses(
             print_row(console, "wrote", outputs.json_path)
         _attempt(sys.stdout.flush)  # a cloud may take a while, and may fail
     for aligned in found:
-        for warning in aligned.warnings:
+        for warning in _beside_verdict(aligned) if outputs.prints else aligned.warnings:
             complain("warning", f"{aligned.path}: {warning}" if several else warning)
     return written
+
+
+def _beside_verdict(aligned: Aligned) -> list[str]:
+    """Return the warnings without the reason that the verdict on stdout gives."""
+    verdict, reasons = aligned.result.verdict, aligned.result.reasons
+    if aligned.result.success_probability is None or not reasons:
+        return list(aligned.warnings)
+    told = f": {reasons[0]}"
+    return [
+        said.replace(told, "", 1) if said.startswith(verdict) else said
+        for said in aligned.warnings
+        if not (said == reasons[0] and verdict.endswith(told))
+    ]
 
 
 def write_clouds(
@@ -270,19 +299,14 @@ def write_report(
     return _write(outputs, [(report, write)])
 
 
-def _improbable(aligned: Aligned, least: float) -> bool:
-    """Tell whether a pose is less probable than asked for, and say so."""
-    p = aligned.result.success_probability
-    if p is not None and p >= least:
-        return False
+def _improbable(p: float | None, least: float) -> str:
+    """Say of a pose that it is less probable than asked for."""
+    if p is None:
+        return f"was not judged, and --min-probability asks for {least:g}"
+    said = "is probably wrong" if p < LIKELY else "is not probable enough"
     # Rounded down, so that it is never told as what was asked for, or as certain.
-    said = "was not judged" if p is None else f"is right with {math.floor(1000 * p) / 10:.1f} %"
-    complain(
-        "error",
-        f"{aligned.path}: the pose {said}, below --min-probability {least:g}; its cloud is not "
-        "written",
-    )
-    return True
+    told = f"{math.floor(1000 * p) / 1000:g}" if p >= 0.001 else "below 0.001"
+    return f"{said}: its probability is {told}, and --min-probability asks for {least:g}"
 
 
 def _write(outputs: Outputs, jobs: Sequence[tuple[Path, Callable[[], object]]]) -> bool:

@@ -21,7 +21,7 @@ from vbreg.cli.app import (
     command_line,
     examples,
 )
-from vbreg.cli.checks import check_inputs
+from vbreg.cli.checks import check_inputs, tell_which_size_counts
 from vbreg.cli.clock import load_torch
 from vbreg.cli.console import collected_warnings
 from vbreg.cli.constraints import (
@@ -65,7 +65,8 @@ EXAMPLES = examples(
 )
 
 
-# Names that lie where torch would be loaded for `--help`; a test compares these with them.
+# What lies where torch would be loaded for `--help`; a test compares these with that.
+MIN_COUNT = 3  # of matches and keypoints
 PresetName = Literal["indoor", "outdoor"]
 MatchingName = Literal["one-way", "either-way", "mutual", "ratio", "two-nearest"]
 RefineName = Literal["icp", "none"]
@@ -155,7 +156,7 @@ ViewpointOption = Annotated[
     ),
 ]
 MaxCorrespondencesOption = Annotated[
-    int, typer.Option(help="Thin more matches than this evenly at random.")
+    int, typer.Option(min=MIN_COUNT, help="Thin more matches than this evenly at random.")
 ]
 VerifyOption = Annotated[
     bool,
@@ -182,8 +183,8 @@ MinProbabilityOption = Annotated[
         min=0.0,
         max=1.0,
         help=f"Exit with {LESS_THAN_ASKED} where the pose is less probable; its cloud is not "
-        "written. This looks at the probability alone: see also determined and limits_reached in "
-        "--json.",
+        "written. Exit code 0 does not mean that the pose can be used: the scans may still slide "
+        "or turn against each other. Check determined and limits_reached in --json.",
     ),
 ]
 LatentSeedOption = Annotated[
@@ -278,6 +279,7 @@ def register(
         )
     check_inputs(*source, target)
     outputs.check(source, target)
+    tell_which_size_counts(voxel_size, preset)
     with progress(quiet) as stage:
         stage("start torch")
         start = load_torch()
@@ -287,7 +289,7 @@ def register(
     failed, improbable = len(found) < len(source), False
     if found:
         failed |= not write_poses(outputs, found, target, several=several, start=start)
-        kept = probable(found, min_probability)
+        kept = probable(outputs, found, min_probability, several)
         failed |= not write_clouds(outputs, kept, whole, several)
         failed |= not write_pictures(outputs, found[0], target, whole)
         made_by = Making(command_line(context), weights, device)
@@ -350,8 +352,8 @@ def count_of(text: str | None) -> int | Literal["all"] | None:
     """Return the number of keypoints that is meant."""
     if text is None or text == "all":
         return "all" if text else None
-    if not text.isdecimal():
-        raise VBRegError(f"--keypoints {text}: expected a whole number or all")
+    if not text.isdecimal() or int(text) < MIN_COUNT:
+        raise VBRegError(f"--keypoints {text}: expected a whole number from {MIN_COUNT} up or all")
     return int(text)
 
 

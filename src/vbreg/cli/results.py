@@ -15,6 +15,7 @@ from vbreg.summary import pose_difference, standard_deviation
 from vbreg.types import Float64, Registration
 
 DIGITS = (12, 6)  # behind the point, of a rotation and of a translation
+DEGREES_OF_FREEDOM = 6
 MAX_TIMINGS_WIDTH = 80  # columns, also on a wider terminal: longer lines are hard to follow
 
 
@@ -46,8 +47,11 @@ def print_result(
     if (deviation := standard_deviation(result)) is not None:
         said = f"{deviation[0]:.2g} deg and {deviation[1]:.2g}"
         print_row(console, "uncertainty", f"{said} (one standard deviation, at the inliers)")
-    for free in result.free_directions:
-        print_row(console, "free", str(free))
+    if len(result.free_directions) == DEGREES_OF_FREEDOM:
+        print_row(console, "free", "nothing is fixed")
+    else:
+        for free in result.free_directions:
+            print_row(console, "free", str(free))
     print_row(console, "voxel size", _voxel_size(result))
     for role, dropped in zip(("source", "target"), result.points_dropped, strict=True):
         if dropped:
@@ -76,12 +80,11 @@ def write_json(path: str, content: Mapping[str, Any] | Sequence[Mapping[str, Any
 
 def _voxel_size(result: Registration) -> str:
     """Return the voxel size of the pose, and where it comes from."""
-    first, origin = result.first_voxel_size, ""
-    if result.voxel_size_estimated:
-        origin = ", estimated from the clouds"
+    first, estimated = result.first_voxel_size, result.voxel_size_estimated
     if first is None or first == result.voxel_size:
-        return f"{result.voxel_size:g}{origin}"
-    return f"{result.voxel_size:.3g}, in a second look; the first was at {first:g}{origin}"
+        return f"{result.voxel_size:g}" + (", estimated from the clouds" if estimated else "")
+    origin = "estimated" if estimated else "given"
+    return f"{result.voxel_size:.3g} (second attempt; the first used the {origin} {first:g})"
 
 
 def _matrix(T: Float64) -> str:

@@ -56,9 +56,9 @@ def transform(
         raise VBRegError(f"--scan {scan} without POSE: give the file that holds its pose")
     check_inputs(cloud)
     check_outputs(clouds=[output], inputs=[cloud, *([pose] if pose else [])])
-    T = np.eye(4) if pose is None else io.read_pose(pose, scan)
-    T = np.asarray(np.linalg.inv(T), dtype=np.float64) if inverse else T
     with collected_warnings() as said:
+        T = np.eye(4) if pose is None else io.read_pose(pose, scan)
+        T = np.asarray(np.linalg.inv(T), dtype=np.float64) if inverse else T
         read = io.read(cloud)
         moved = read if pose is None else read.transformed(T)
         io.write(output, moved, coordinates=coordinates)

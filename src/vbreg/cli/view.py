@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from vbreg.cli.app import DeviceOption, VoxelSizeOption, command_line, examples
-from vbreg.cli.checks import check_inputs
+from vbreg.cli.checks import check_inputs, tell_which_size_counts
 from vbreg.cli.console import print_row, stdout_console
 from vbreg.cli.reconstruct import warn_of_scene
 from vbreg.cli.register import DescriptorOption, PresetOption, WeightsOption
@@ -68,6 +68,7 @@ def view(
         "weights": weights,
         "descriptor": descriptor,
     }
+    tell_which_size_counts(voxel_size, preset)
     if source is not None and source.is_dir():
         if target is not None:
             raise VBRegError(f"{source} is a folder: expected it alone, or two clouds")

@@ -77,10 +77,19 @@ def read_poses(path: Path) -> Float64:
     A row has 16 numbers, 12 (without the last row), or 8 as in a TUM trajectory (time, x y z,
     quaternion with the scalar last).
     """
+    if not path.is_file():
+        raise FileFormatError(
+            f"{path.absolute()}: no such file; expected the poses of the clouds: for each cloud a "
+            "row of 16 or 12 numbers, its T_world_cloud, in the order of the numbers in the names "
+            "of the clouds"
+        )
     try:
-        rows = np.loadtxt(must_exist(path, "the poses"), ndmin=2, dtype=np.float64)
+        rows = np.loadtxt(path, ndmin=2, dtype=np.float64)
     except ValueError as error:
-        raise FileFormatError(f"{path.absolute()}: no table of numbers ({error})") from error
+        raise FileFormatError(
+            f"{path.absolute()}: no table of numbers ({error}); expected a row of 16 or 12 numbers "
+            "for each cloud"
+        ) from error
     T = np.tile(np.eye(4), (len(rows), 1, 1))
     if rows.shape[1] == 16:
         T = rows.reshape(-1, 4, 4)

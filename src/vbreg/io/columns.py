@@ -22,6 +22,9 @@ AXIS_NAMES = (
 )
 MIN_TRANSPOSED = 64  # columns; no cloud of three or four points has so many attributes
 AGAIN = "export or download the file again"
+WITH_XYZ = "save it with x, y and z of every point"
+INSIDE = "name a file inside it"
+CLOUD = "point cloud"
 
 
 def problem(path: Path, found: str, expected: str, remedy: str = AGAIN) -> FileFormatError:
@@ -29,19 +32,26 @@ def problem(path: Path, found: str, expected: str, remedy: str = AGAIN) -> FileF
     return FileFormatError(f"{path}: {found}; expected {expected}; {remedy}")
 
 
-def check_file(path: Path, holds: str = "point cloud") -> None:
+def check_file(path: Path, holds: str = CLOUD) -> None:
     """Raise an error unless there is a file and something is in it."""
     if not path.exists():
         raise problem(path, "no such file", f"an existing {holds}", "check the spelling")
     if path.is_dir():
-        raise problem(path, "a directory", f"one {holds}", "name a file inside it")
+        remedy = every_scan_of(path) if holds == CLOUD else INSIDE
+        raise problem(path, "a directory", f"one {holds}", remedy)
     if not path.is_file():
         raise problem(path, "not a regular file", f"a {holds}", "save it to a file first")
     if path.stat().st_size == 0:
-        raise problem(path, "an empty file (0 bytes)", f"a {holds}")
+        remedy = AGAIN if holds == CLOUD else "write it again"
+        raise problem(path, "an empty file (0 bytes)", f"a {holds}", remedy)
 
 
-def read_bytes(path: Path, holds: str = "point cloud") -> bytes:
+def every_scan_of(folder: Path) -> str:
+    """Return what to do with a folder in the place of one cloud."""
+    return f"{INSIDE}, or `vbreg reconstruct {folder}` for all scans in it"
+
+
+def read_bytes(path: Path, holds: str = CLOUD) -> bytes:
     """Read a whole file that is there and not empty."""
     check_file(path, holds)
     return path.read_bytes()
@@ -103,7 +113,7 @@ def cloud_from_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> Point
     axes = find_axes(columns)
     if axes is None or any(columns[axis].ndim != 1 for axis in axes):
         found = ", ".join(columns)[:200] or "none"
-        raise problem(path, f"columns {found}", "one value each of x, y and z per point")
+        raise problem(path, f"columns {found}", "one value each of x, y and z per point", WITH_XYZ)
     points = np.empty((len(columns[axes[0]]), 3), dtype=np.float64)
     if not len(points):
         raise problem(path, "zero points", "at least one point")
@@ -120,10 +130,10 @@ def cloud_from_rows(path: Path, rows: NDArray[Any]) -> PointCloud:
     Further columns are called column_3, column_4 and so on.
     """
     if rows.ndim != 2 or rows.shape[1] < 3:
-        hint = "transpose it" if rows.ndim == 2 and rows.shape[0] in (3, 4) else AGAIN
+        hint = "transpose it" if rows.ndim == 2 and rows.shape[0] in (3, 4) else WITH_XYZ
         raise problem(path, f"an array of shape {rows.shape}", "the shape (N, 3) or wider", hint)
     if rows.dtype.kind not in "iuf":
-        raise problem(path, f"values of type {rows.dtype}", "real numbers")
+        raise problem(path, f"values of type {rows.dtype}", "real numbers", "save it as float64")
     if is_transposed(rows.shape):
         found = f"an array of shape {rows.shape}, which looks like columns of points"
         raise problem(path, found, "the shape (N, 3) or wider", "transpose it")

@@ -16,7 +16,7 @@ from vbreg.errors import FileFormatError, VBRegError, warn
 from vbreg.io.arrays import npy_blocks, read_npy, read_npz, write_npy, write_npz
 from vbreg.io.atomic import atomic_path
 from vbreg.io.bags import BAG_ENDINGS, bag_address, read_bag
-from vbreg.io.columns import as_cloud, check_file, problem
+from vbreg.io.columns import INSIDE, as_cloud, check_file, every_scan_of, problem
 from vbreg.io.e57 import read_e57, write_e57
 from vbreg.io.gzipped import GZIP_ENDING, read_gzip
 from vbreg.io.kitti import bin_blocks, read_bin, write_bin
@@ -204,9 +204,10 @@ def check_readable(path: str | os.PathLike[str]) -> None:
 def _reader(path: Path) -> Reader:
     """Return what reads the file, or the file within a .gz."""
     inner = path.with_suffix("") if path.suffix.lower() == GZIP_ENDING else path
-    reader = _row(inner).reader
+    reader = _row(inner, every_scan_of(path)).reader
     if reader is None:
-        raise problem(path, f"'{inner.suffix}', which is only written", "a format that is read")
+        found = f"'{inner.suffix}', which is only written"
+        raise problem(path, found, "a format that is read", "convert it first")
     return reader
 
 
@@ -226,7 +227,9 @@ def write(
     path = Path(path)
     row = _row(path)
     if row.writer is None:
-        raise problem(path, f"'{path.suffix}', which is only read", "a format that is written")
+        endings = ", ".join(row.ending for row in FORMATS if row.writes)
+        found = f"'{path.suffix}', which is only read"
+        raise problem(path, found, f"one of {endings} to write", "choose another ending")
     with _named(path):
         given = as_cloud(cloud)
         chosen = _chosen_coordinates(row, coordinates)
@@ -300,11 +303,11 @@ def _named(path: Path) -> Iterator[None]:
         raise FileFormatError(f"cannot write {path}: {exc}") from exc
 
 
-def _row(path: Path) -> Format:
+def _row(path: Path, instead_of_folder: str = INSIDE) -> Format:
     ending = BAG_ENDINGS[0] if bag_address(path) is not None else path.suffix.lower()
     row = _BY_ENDING.get(ending)
     if row is None and path.is_dir():
-        raise problem(path, "a directory", "one point cloud", "name a file inside it")
+        raise problem(path, "a directory", "one point cloud", instead_of_folder)
     if row is None:
         found = f"the ending '{path.suffix}'" if path.suffix else "no ending"
         endings = ", ".join(_BY_ENDING)

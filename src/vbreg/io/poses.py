@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vbreg.errors import FileFormatError
+from vbreg.errors import FileFormatError, warn
 from vbreg.io.columns import problem, read_bytes
 from vbreg.motions import is_rigid
 from vbreg.types import Float64
@@ -32,7 +32,8 @@ def read_pose(path: str | os.PathLike[str], which: str | None = None) -> Float64
     JSON is that of `vbreg register` or `vbreg reconstruct`. Numbers are four or three rows of four,
     or all of a pose in a row; several such rows, as KITTI has them, are several poses. `which` is
     the name of a scan, or its number from 0. The pose is rigid, but for the `scale` that the JSON
-    of a registration with unknown scale has.
+    of a registration with unknown scale has. A scan that `vbreg reconstruct` did not connect to
+    the largest component is in a frame of its own, which is a warning.
     """
     path = Path(path)
     data = read_bytes(path, "file with a pose")
@@ -41,6 +42,7 @@ def read_pose(path: str | os.PathLike[str], which: str | None = None) -> Float64
         raise problem(path, f"{len(data)} bytes", _EXPECTED, hint)
     try:
         pose = _chosen(path, _named_poses(path, data), which)
+        component = int(pose.component)
         T, scale = np.asarray(pose.numbers, dtype=np.float64), float(pose.scale)
     except FileFormatError:
         raise
@@ -54,6 +56,12 @@ def read_pose(path: str | os.PathLike[str], which: str | None = None) -> Float64
     check_pose(T, str(path))
     if not (np.isfinite(scale) and scale > 0):
         raise problem(path, f"scale {scale}", "a positive number", hint)
+    if component:
+        text = (
+            f"{path}: {pose.name} does not connect to the largest component, 0: its pose is in the "
+            f"frame of component {component}"
+        )
+        warn(text)
     return T @ np.diag([scale] * 3 + [1.0])
 
 
@@ -76,6 +84,7 @@ class _NamedPose(NamedTuple):
     name: str  # of its scan, or its number
     numbers: Any
     scale: float = 1.0  # what the source is multiplied by before
+    component: int = 0  # of a reconstruction; 0 is the largest
 
 
 def _named_poses(path: Path, data: bytes) -> list[_NamedPose]:
@@ -92,7 +101,10 @@ def _named_poses(path: Path, data: bytes) -> list[_NamedPose]:
         return _split(rows)
     held = json.loads(text)
     if isinstance(held, dict) and "scans" in held:
-        return [_NamedPose(str(scan["name"]), scan[SCENE_POSE_KEY]) for scan in held["scans"]]
+        return [
+            _NamedPose(str(scan["name"]), scan[SCENE_POSE_KEY], component=scan.get("component", 0))
+            for scan in held["scans"]
+        ]
     if isinstance(held, dict):
         held = [held]
     elif not held or not isinstance(held[0], dict):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vbreg.errors import FileFormatError
 from vbreg.io.columns import (
+    WITH_XYZ,
     check_file,
     cloud_from_columns,
     find_axes,
@@ -66,7 +67,7 @@ def text_blocks(path: Path, rows: int) -> Iterator[Float64]:
         kept = [found.names[k] for k in found.numeric]
         axes = find_axes(kept)
         if axes is None:
-            raise problem(path, f"columns {', '.join(kept)[:200]}", "x, y and z")
+            raise problem(path, f"columns {', '.join(kept)[:200]}", "x, y and z", WITH_XYZ)
         count = 0
         for block in row_blocks(
             path,
@@ -230,9 +231,12 @@ def _find_layout(path: Path, lines: Iterable[str]) -> _Layout:
             if _if_names(header) is None:
                 shown = repr(text[:60])
                 raise problem(
-                    path, f"the line {shown}", "three numbers or a line that names x, y and z"
+                    path,
+                    f"the line {shown}",
+                    "three numbers or a line that names x, y and z",
+                    WITH_XYZ,
                 )
-    raise problem(path, "no line of numbers", "three or more numbers per line")
+    raise problem(path, "no line of numbers", "three or more numbers per line", WITH_XYZ)
 
 
 def _if_names(line: str | None) -> str | None:
@@ -247,7 +251,7 @@ def _split(line: str, delimiter: str | None) -> list[str]:
 
 def _names(path: Path, header: str | None, delimiter: str | None, width: int) -> list[str]:
     if width < 3:
-        raise problem(path, f"{width} columns", "three or more")
+        raise problem(path, f"{width} columns", "three or more", WITH_XYZ)
     if header is None:
         further = _FIXED_COLUMNS.get((path.suffix.lower(), width))
         return ["x", "y", "z", *(further or (f"column_{k}" for k in range(3, width)))]
@@ -255,7 +259,8 @@ def _names(path: Path, header: str | None, delimiter: str | None, width: int) ->
     if len(names) == 1:  # names between blanks above numbers between commas, or the reverse
         names = re.split(r"[\s,;]+", header.strip())
     if len(names) > width:
-        raise problem(path, f"{len(names)} names above {width} columns", "a name per column")
+        found = f"{len(names)} names above {width} columns"
+        raise problem(path, found, "a name per column", "correct that line")
     return unique_names([*names, *(f"column_{k}" for k in range(len(names), width))])
 
 

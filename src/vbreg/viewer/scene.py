@@ -31,6 +31,8 @@ MAX_SHOWN = 2_000_000  # points of both clouds together
 MAX_SHOWN_SEEDS = 1000
 MAX_SAMPLE = 20_000  # points that views and boxes are computed from
 STEPS = 65535  # along each side of a cloud's box
+MAX_BALL_RATIO = 2.0  # of the radius of a sparse cloud's balls to that of a dense one's
+MIN_BALL_SHARE = 0.01  # of what there is to see: smaller balls hide nothing
 FAR = 5.0  # times the extent of nearly all points: those beyond are not shown
 
 
@@ -61,6 +63,7 @@ class ShownPair:
         if shown:
             points = {role: cloud.points[rows] for role, (cloud, rows) in shown.items()}
             header |= _view(points, self.result)
+            _cap_radii(header["clouds"], header["view"]["radius"])
         if self.result is not None:
             header["result"] = {**self.said, "deviation": standard_deviation(self.result)}
             _add_matches(arrays, header, self.result, self.votes)
@@ -91,6 +94,16 @@ def votes_of(result: Registration, weights: str | Path | None, device: str) -> V
 
     model = VBReg.from_pretrained(weights or pretrained.DEFAULT, device=device)
     return None if model.network.config.descriptor_width else model.votes(result)
+
+
+def _cap_radii(clouds: dict[str, Any], reach: float) -> None:
+    """Let the balls of a sparse cloud be so small that they do not hide a denser one."""
+    radii = {role: cloud["radius"] for role, cloud in clouds.items()}
+    for role, cloud in clouds.items():
+        others = [radius for other, radius in radii.items() if other != role]
+        if others:
+            least = max(MAX_BALL_RATIO * min(others), MIN_BALL_SHARE * reach)
+            cloud["radius"] = min(cloud["radius"], least)
 
 
 def near_points(points: Float64) -> Bool:
