@@ -27,6 +27,7 @@ from vbreg.attempts import (
     worth_another_size,
 )
 from vbreg.geometry import procrustes
+from vbreg.timing import Stopwatch
 from vbreg.types import (
     FREE_ODDS,
     Alternative,
@@ -267,3 +268,15 @@ def test_an_unknown_scale_that_could_not_be_found_is_an_error(
     cloud = np.random.default_rng(0).random((200, 3))
     with pytest.raises(VBRegError, match=said):
         vbreg.register(cloud, cloud, voxel_size=0.1, **options)  # type: ignore[arg-type]
+
+
+def test_a_clock_is_told_which_scale_is_tried() -> None:
+    told: list[str] = []
+    clock = Stopwatch(told.append)
+
+    def at(factor: float) -> Registration | VBRegError:
+        with clock("match"):
+            return VBRegError("too few points")
+
+    at_unknown_scale(1.1, at, clock.go_to)
+    assert told == ["match, scale 1 of 3", "match, scale 2 of 3", "match, scale 3 of 3"]

@@ -116,17 +116,22 @@ def unless_mirrored(
 
 
 def at_unknown_scale(
-    max_scale: float, at: Callable[[float], Registration | VBRegError]
+    max_scale: float,
+    at: Callable[[float], Registration | VBRegError],
+    tell: Callable[[str], None] = lambda where: None,
 ) -> Registration | VBRegError:
     """Find the scale of the source, at most so many times larger or smaller, and its pose.
 
     `at` registers the source multiplied by a factor. A pose is found where the factor is nearly
     right; the matches that agree with it then tell the factor better, until it settles. An error is
-    returned where every factor meets one: too few points, say, or too many.
+    returned where every factor meets one: too few points, say, or too many. It is told
+    which of the factors is tried.
     """
     found: list[Registration] = []
     errors: list[VBRegError] = []
-    for factor in scales_within(max_scale).tolist():
+    factors = scales_within(max_scale).tolist()
+    for k, factor in enumerate(factors):
+        tell(f"scale {k + 1} of {len(factors)}")
         result = at(factor)
         if isinstance(result, VBRegError):
             errors.append(result)
@@ -138,6 +143,7 @@ def at_unknown_scale(
         return errors[0]
     first = sorted(found, key=_probability, reverse=True)[:FOLLOWED_SCALES]
     settled = []
+    tell("exact scale")
     for each in first:
         settled.append(_made_exact(each, max_scale, at))
         if _probability(settled[-1]) >= BEYOND_DOUBT:

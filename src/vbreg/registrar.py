@@ -257,7 +257,9 @@ class Registrar:
         found = dict(zip(known, results, strict=True))
         for k, request in enumerate(requests):
             if request.max_scale is not None:
-                found[k] = at_unknown_scale(request.max_scale, partial(self._at_factor, request))
+                at_factor = partial(self._at_factor, request)
+                found[k] = at_unknown_scale(request.max_scale, at_factor, request.clock.go_to)
+                request.clock.go_to("")
         return [found[k] for k in range(len(requests))]
 
     def _at_factor(self, request: Request, factor: float) -> Found:

@@ -23,7 +23,16 @@ class Stopwatch:
     def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
         """Take a function that is told the name of each stage as it begins."""
         self.seconds: dict[str, float] = {}
-        self.on_stage = on_stage or (lambda stage: None)
+        self.where = ""  # which of several rounds a stage belongs to, in words
+        self._tell = on_stage or (lambda stage: None)
+
+    def go_to(self, where: str) -> None:
+        """Take note of which of several rounds the next stages belong to."""
+        self.where = where
+
+    def on_stage(self, stage: str) -> None:
+        """Tell the name of a stage, and which of several rounds it belongs to."""
+        self._tell(f"{stage}, {self.where}" if self.where else stage)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
