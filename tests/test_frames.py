@@ -237,3 +237,4 @@ def test_points_that_were_rounded_far_from_their_origin_are_told() -> None:
         LocalCloud.of(points, "source")
         LocalCloud.of((points - points.mean(0)).astype(np.float32), "source")
         LocalCloud.of(np.arange(900.0).reshape(300, 3), "source")  # whole numbers
+        LocalCloud.of(np.ones((300, 3)), "source")

@@ -261,10 +261,11 @@ def warn_of_rounding(points: Float64, role: str) -> None:
     """Say that points (N, 3) were rounded to float32 far from their origin, if so."""
     low, high = points.min(axis=0), points.max(axis=0)
     farthest = np.maximum(np.abs(low), np.abs(high)).max()
-    if not farthest < np.finfo(np.float32).max:
+    extent = (high - low).max()
+    if not (farthest < np.finfo(np.float32).max and extent > 0):
         return
     step = float(np.spacing(np.float32(farthest)))
-    if step * MAX_STEPS > (high - low).max() and np.array_equal(points, points.astype(np.float32)):
+    if step * MAX_STEPS > extent and np.array_equal(points, points.astype(np.float32)):
         warn(
             f"the points of {role} lie on steps of {step:g}: with coordinates as large as "
             f"{farthest:.3g}, float32 cannot hold more digits; give float64, or subtract an offset "
