@@ -30,7 +30,7 @@ MOSTLY_VOLUME = 0.75  # share of a cloud in a volume; noisy scans of rooms have 
 # Of scans that leave a motion free, fewer poses are right (docs/uncertainty.md).
 FREE_ODDS = 0.1
 # Of clouds that fill a volume, which any pose lays upon each other (docs/trust.md).
-VOLUME_ODDS = 0.003
+VOLUME_ODDS = 0.001
 RIVAL = 0.25  # of the chosen pose's probability, from which an alternative is told
 
 NORMAL_NAMES = ("nx", "ny", "nz")  # of attributes that turn with a cloud
