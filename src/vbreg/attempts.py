@@ -124,8 +124,8 @@ def at_unknown_scale(
 
     `at` registers the source multiplied by a factor. A pose is found where the factor is nearly
     right; the matches that agree with it then tell the factor better, until it settles. An error is
-    returned where every factor meets one: too few points, say, or too many. It is told
-    which of the factors is tried.
+    returned where every factor meets one: too few points, say, or too many. `tell` is
+    told which of the factors is tried.
     """
     found: list[Registration] = []
     errors: list[VBRegError] = []

@@ -193,7 +193,9 @@ def lone_points(neighbors: Neighbors, rounds: int = PRUNING_ROUNDS) -> Tensor:
 
 
 def in_volume(spread: Tensor, normals: Tensor) -> Tensor:
-    """Tell (N,) which points lie in a volume: others lie as far along the normal as across it.
+    """Tell (N,) which points lie in a volume and not on a surface.
+
+    Others lie more than half as far along the normal as across it, in the mean.
 
     `spread` is what `covariances` tells, and `normals` (N, 3) are unit.
     """

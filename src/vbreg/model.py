@@ -40,13 +40,13 @@ from vbreg.surfaces import SurfacePair
 from vbreg.timing import Stopwatch
 from vbreg.types import (
     FREE_ODDS,
-    MOSTLY_VOLUME,
     VOLUME_ODDS,
     Correspondences,
     Float64,
     Int64,
     Registration,
     Votes,
+    fill_volume,
 )
 from vbreg.uncertainty import uncertainty_of_inliers
 from vbreg.verification import CANDIDATES, Judge, Question, shipped_judge
@@ -405,7 +405,7 @@ class VBReg:
                 problem.uncertainty = told()
             if problem.uncertainty.free_directions:
                 found = found.with_odds_times(FREE_ODDS)
-            if max(problem.matched.volume_shares or (0.0,)) > MOSTLY_VOLUME:
+            if fill_volume(problem.matched.volume_shares):
                 found = found.with_odds_times(VOLUME_ODDS)
         problem.chosen = found
 

@@ -159,7 +159,7 @@ class Registration:
     points_dropped: tuple[int, int] = (0, 0)
     # Of source, target, one point a voxel: what lies on no surface. None where nobody looked.
     lone_shares: tuple[float, float] | None = None
-    # The same of what lies in a volume, as thick as it is wide.
+    # The same of what lies in a volume, more than half as thick as it is wide.
     volume_shares: tuple[float, float] | None = None
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage, as it was run
     # How far the pose may be off, or what tells it of this result once `uncertainty` is asked for,
@@ -206,7 +206,7 @@ class Registration:
     @property
     def fills_volume(self) -> bool:
         """Whether one of the clouds fills a volume, where surfaces are expected."""
-        return max(self.volume_shares or (0.0,)) > MOSTLY_VOLUME
+        return fill_volume(self.volume_shares)
 
     @property
     def hardly_matched(self) -> bool:
@@ -290,6 +290,11 @@ class Registration:
             f"{length:.4g}, {scaled}{right}{self.inlier_count} of {len(self.correspondences)} "
             f"matches agree, score {self.score:.3f}, determined {self.determined})"
         )
+
+
+def fill_volume(volume_shares: tuple[float, float] | None) -> bool:
+    """Tell whether one of two clouds, so large a share of which lies in a volume, fills one."""
+    return volume_shares is not None and max(volume_shares) > MOSTLY_VOLUME
 
 
 def odds_times(probability: float, factor: float) -> float:
