@@ -7,6 +7,7 @@ before converting them to float32.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,28 +48,61 @@ GRIDS = (  # orientations of the grids that voxels are counted in; no axis is ne
 
 def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
     """Return the mean of the points (N, 3) in each occupied voxel -> (M, 3), ordered by voxel."""
-    return mean_of_each(points, voxel_index(points, voxel_size))
+    return in_voxels(points, voxel_size).mean_points(points)
 
 
-def mean_of_each(points: Tensor, voxel: Tensor) -> Tensor:
-    """Return the means (M, 3) of the points (N, 3) in each voxel, told by `voxel_index` (N,)."""
-    if len(points) == 0:
-        return points
-    order = torch.argsort(voxel, stable=True)
-    count = torch.bincount(voxel)
-    # Bags rather than a scatter: float atomics on a GPU would make the mean depend on luck.
-    mean = F.embedding_bag(order, points.double(), count.cumsum(0) - count, mode="mean")
-    return mean.to(points.dtype)
+def in_voxels(points: Tensor, voxel_size: float) -> Voxels:
+    """Sort points (N, 3) into voxels of that size."""
+    check_points("points", points)
+    positive_number(voxel_size, "voxel_size")
+    if len(points):
+        _check_width(points.amin(0), points.amax(0), voxel_size)
+    return Voxels.of(points, voxel_size)
+
+
+class Voxels(NamedTuple):
+    """Which points lie in one voxel: the points one voxel after the other."""
+
+    order: Tensor  # (N,) rows of the points; those that are not real come last
+    voxel: Tensor  # (N,) the number of the voxel of each of these rows, ascending
+    count: Tensor  # () the number of voxels that hold real points
+
+    @staticmethod
+    def of(points: Tensor, voxel_size: float, real: Tensor | None = None) -> Voxels:
+        """Sort points (N, 3), of which some are real (N,); nothing waits for the device."""
+        if len(points) == 0:
+            none = torch.zeros(0, dtype=torch.int64, device=points.device)
+            return Voxels(none, none, none.sum())
+        low = points if real is None else points.masked_fill(~real.unsqueeze(-1), torch.inf)
+        key = _voxel_keys(points, voxel_size, low.amin(0))
+        if real is not None:
+            key = key.masked_fill(~real, torch.iinfo(key.dtype).max)
+        ordered, order = key.sort(stable=True)
+        voxel = F.pad((ordered[1:] != ordered[:-1]).cumsum(0), (1, 0))
+        last = voxel[-1] if real is None else voxel[-1] - (~real).any().long()
+        return Voxels(order, voxel, last + 1)
+
+    def means(self, part: Tensor) -> Tensor:
+        """Return the means of rows (N, C) in each voxel -> (N, C), for `count` voxels."""
+        if len(part) == 0:
+            return part
+        row = torch.arange(len(part), device=part.device)
+        first = torch.full_like(row, len(part)).scatter_reduce_(0, self.voxel, row, "amin")
+        # Bags rather than a scatter: float atomics on a GPU would make the mean depend on luck.
+        return F.embedding_bag(self.order, part, first, mode="mean")
+
+    def mean_points(self, points: Tensor) -> Tensor:
+        """Return the mean of the points (N, 3) in each voxel -> (M, 3)."""
+        return self.means(points.double())[: int(self.count)].to(points.dtype)
+
+    def index(self) -> Tensor:
+        """Return the number of the voxel that each point lies in -> (N,) int64."""
+        return torch.empty_like(self.voxel).scatter_(0, self.order, self.voxel)
 
 
 def voxel_index(points: Tensor, voxel_size: float) -> Tensor:
     """Return the row of `voxel_downsample` that each point (N, 3) went into -> (N,) int64."""
-    check_points("points", points)
-    positive_number(voxel_size, "voxel_size")
-    if len(points) == 0:
-        return torch.zeros(0, dtype=torch.int64, device=points.device)
-    key = _voxel_keys(points, voxel_size, points.amin(0), points.amax(0))
-    return torch.unique(key, return_inverse=True)[1]
+    return in_voxels(points, voxel_size).index()
 
 
 class VoxelMeans:
@@ -81,7 +115,8 @@ class VoxelMeans:
     def __init__(self, voxel_size: float, low: Tensor, high: Tensor) -> None:
         """Take the least and the largest coordinates (3,) of all points that will come."""
         self.voxel_size = positive_number(voxel_size, "voxel_size")
-        self.low, self.high = low, high
+        _check_width(low, high, voxel_size)
+        self.low = low
         self.key = torch.zeros(0, dtype=torch.int64)  # (M,) ascending
         self.sum = torch.zeros(0, 4, dtype=torch.float64)  # (M, 4) of points, and their number
 
@@ -90,7 +125,7 @@ class VoxelMeans:
         check_points("points", points)
         if len(points) == 0:
             return
-        every = _voxel_keys(points, self.voxel_size, self.low, self.high)
+        every = _voxel_keys(points, self.voxel_size, self.low)
         key, voxel = torch.unique(every, return_inverse=True)
         one = torch.ones(len(points), 1, dtype=torch.float64)
         rows = torch.cat([points.double(), one], dim=1)
@@ -117,6 +152,7 @@ def normals(
     viewpoint: Tensor | None = None,  # (3,) from which all points were seen
     neighbors: Neighbors | None = None,  # as `radius_knn` finds them, where that is done
     spread: Tensor | None = None,  # as `covariances` tells it, where that is done
+    real: Tensor | None = None,  # (N,) which of the points count; left out, all do
 ) -> Tensor:
     """Return unit normals (N, 3) of points (N, 3): the least principal axis round each.
 
@@ -129,9 +165,10 @@ def normals(
         neighbors = radius_knn(points, None, radius, max_neighbors)
     if len(points) == 0:
         return points
-    centroid = points.double().mean(0)
+    centroid = mean_of(points.double(), real)
     x = points.double() - centroid  # (N, 3)
-    n = smallest_eigenvectors(covariances(points, neighbors) if spread is None else spread)
+    spread = covariances(points, neighbors, real) if spread is None else spread
+    n = smallest_eigenvectors(spread)
     if viewpoint is None:
         side = _surroundings(x, neighbors) - x + CENTROID_WEIGHT * radius * F.normalize(-x, dim=-1)
     else:
@@ -140,10 +177,21 @@ def normals(
     return n.to(points.dtype)
 
 
-def covariances(points: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the covariance (N, 3, 3) float64 of the neighbourhood of each point (N, 3)."""
+def mean_of(rows: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return the mean of rows (N, ...), or of those that are real (N,)."""
+    if real is None:
+        return rows.mean(0)
+    weight = real.to(rows.dtype) / real.sum().clamp_min(1)
+    return torch.tensordot(weight, rows, dims=1)
+
+
+def covariances(points: Tensor, neighbors: Neighbors, real: Tensor | None = None) -> Tensor:
+    """Return the covariance (N, 3, 3) float64 of the neighbourhood of each point (N, 3).
+
+    Where only some points are real (N,), no other is anybody's neighbour.
+    """
     index, _, valid = neighbors
-    x = points.double() - points.double().mean(0)
+    x = points.double() - mean_of(points.double(), real)
     weight = valid.to(x.dtype) / valid.sum(-1, keepdim=True)  # (N, k)
     offset = (x[index] - x[:, None]) * weight[..., None].sqrt()  # (N, k, 3)
     mean = (offset * weight[..., None].sqrt()).sum(1)  # (N, 3)
@@ -174,18 +222,23 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
     return F.normalize(torch.where(tiny, eye[2], normal), dim=-1)
 
 
-def lone_points(neighbors: Neighbors, rounds: int = PRUNING_ROUNDS) -> Tensor:
+def lone_points(
+    neighbors: Neighbors, rounds: int = PRUNING_ROUNDS, real: Tensor | None = None
+) -> Tensor:
     """Tell (N,) which points lie on no surface: far fewer others lie near them than near most.
 
     Points are one a voxel; `neighbors` are what `radius_knn` finds among them within two voxels or
-    so. What has mostly lone points near it is alone as well, which is asked a few times over.
+    so. What has mostly lone points near it is alone as well, which is asked a few times over. Where
+    only some points are real (N,), the others say nothing.
     """
     index, _, valid = neighbors
     alone = torch.zeros(len(index), dtype=torch.bool, device=index.device)
     if len(index) == 0:
         return alone
     company = valid.sum(-1)  # the point itself included
-    least = (LONE_SHARE * company.float().quantile(WELL_SURROUNDED)).clamp_min(MIN_ON_SURFACE)
+    counted = company.float()
+    counted = counted if real is None else counted.masked_fill(~real, torch.nan)
+    least = (LONE_SHARE * counted.nanquantile(WELL_SURROUNDED)).clamp_min(MIN_ON_SURFACE)
     for _ in range(rounds):
         alone = alone | (company < least)
         company = (valid & ~alone[index]).sum(-1)
@@ -324,25 +377,31 @@ def _occupied_cells(points: Tensor, size: float) -> tuple[Tensor, Tensor]:
     return torch.unique((cell * stride).sum(-1)), stride
 
 
-def _voxel_keys(points: Tensor, voxel_size: float, low: Tensor, high: Tensor) -> Tensor:
-    """Return an integer (N,) per point, equal for points of one voxel, ascending in x, y, z.
+def _cells(points: Tensor, voxel_size: float, low: Tensor) -> Tensor:
+    """Return the whole numbers (..., 3) of the voxels that points (..., 3) lie in, from `low` on.
 
-    All points lie between low and high (3,).
+    Half a voxel of margin keeps points on a regular lattice away from the voxels' faces.
     """
+    return ((points - low) / voxel_size + 0.5).floor()
 
-    # Half a voxel of margin keeps points on a regular lattice away from the voxels' faces.
-    def cells(x: Tensor) -> Tensor:
-        return ((x - low) / voxel_size + 0.5).floor()
 
-    widest = float(cells(high).amax()) + 1
+def _check_width(low: Tensor, high: Tensor, voxel_size: float) -> None:
+    """Raise where a cloud is so many voxels wide that they cannot be counted."""
+    widest = float(_cells(high, voxel_size, low).amax()) + 1
     if widest > MAX_CELLS:
         raise VBRegError(
             f"voxel_size is {voxel_size:g}, but the cloud is {widest:.3g} such voxels wide: "
             f"expected at most {MAX_CELLS}; give a larger voxel_size or drop far outliers"
         )
-    _, ny, nz = (cells(high).long() + 1).unbind(-1)
-    x, y, z = cells(points).long().unbind(-1)
-    return (x * ny + y) * nz + z
+
+
+def _voxel_keys(points: Tensor, voxel_size: float, low: Tensor) -> Tensor:
+    """Return an integer (N,) per point, equal for points of one voxel, ascending in x, y, z.
+
+    No point lies below `low` (3,), nor MAX_CELLS voxels above it.
+    """
+    x, y, z = _cells(points, voxel_size, low).long().unbind(-1)
+    return (x * MAX_CELLS + y) * MAX_CELLS + z
 
 
 def _surroundings(x: Tensor, neighbors: Neighbors) -> Tensor:

@@ -14,13 +14,7 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import (
-    NORMAL_NEIGHBORS,
-    lone_points,
-    mean_of_each,
-    voxel_downsample,
-    voxel_index,
-)
+from vbreg.clouds import NORMAL_NEIGHBORS, in_voxels, lone_points, voxel_downsample
 from vbreg.errors import VBRegError, warn
 from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
 from vbreg.types import Bool, Float32, Float64
@@ -81,10 +75,10 @@ class LocalCloud:
 
     def without_lone_points(self, voxel_size: float, radius: float) -> LocalCloud:
         """Return the cloud without the voxels that lie on no surface, as `lone_points` tells."""
-        voxel = voxel_index(self.points, voxel_size)
-        means = mean_of_each(self.points, voxel)
+        voxels = in_voxels(self.points, voxel_size)
+        means = voxels.mean_points(self.points)
         alone = lone_points(radius_knn(means, None, radius, NORMAL_NEIGHBORS))
-        kept = self.points[~alone[voxel]]
+        kept = self.points[~alone[voxels.index()]]
         dropped = self.dropped + len(self.points) - len(kept)
         return LocalCloud(kept, self.origin, self.count, dropped)
 
