@@ -88,7 +88,8 @@ ALLOWED = {
     "uncertainty": "backends geometry motions scale types",
     "summary": "metrics types uncertainty",
     "figure": "io render types",
-    "matching": "backends clouds descriptors errors frames inputs scale streaming timing types",
+    "description": "backends clouds descriptors scale timing",
+    "matching": "clouds description descriptors errors frames inputs scale streaming timing types",
     "surfaces": "backends matching",
     "refinement": "geometry scale surfaces",
     "constraints": "errors estimation frames geometry inputs matching types",
@@ -98,8 +99,7 @@ ALLOWED = {
     ),
     "datasets": "clouds errors frames geometry io matching metrics motions scale simulator types",
     "recording": (
-        "backends errors estimation frames network refinement solver timing types verification "
-        "voting"
+        "backends estimation frames network refinement solver timing types verification voting"
     ),
     "pair_problem": (
         "backends estimation frames matching refinement scale solver surfaces types uncertainty "
@@ -141,7 +141,7 @@ ALLOWED = {
     ),
     "training": (
         "backends clouds datasets descriptors errors frames geometry io losses matching methods "
-        "metrics model network pretrained progress recording refinement scale simulator solver "
+        "metrics model network pretrained progress refinement scale simulator solver "
         "surfaces types verification voting"
     ),
     "benchmark": (

@@ -7,7 +7,7 @@ before converting them to float32.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ def voxel_downsample(points: Tensor, voxel_size: float) -> Tensor:
 
 
 def in_voxels(points: Tensor, voxel_size: float) -> Voxels:
-    """Sort points (N, 3) into voxels of that size."""
+    """Return which voxel of that size each of the points (N, 3) lies in."""
     check_points("points", points)
     positive_number(voxel_size, "voxel_size")
     if len(points):
@@ -60,7 +60,8 @@ def in_voxels(points: Tensor, voxel_size: float) -> Voxels:
     return Voxels.of(points, voxel_size)
 
 
-class Voxels(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Voxels:
     """Which points lie in one voxel: the points one voxel after the other."""
 
     order: Tensor  # (N,) rows of the points; those that are not real come last
@@ -69,7 +70,7 @@ class Voxels(NamedTuple):
 
     @staticmethod
     def of(points: Tensor, voxel_size: float, real: Tensor | None = None) -> Voxels:
-        """Sort points (N, 3), of which some are real (N,); nothing waits for the device."""
+        """Return the voxels of points (N, 3), some of which are real (N,), without waiting."""
         if len(points) == 0:
             none = torch.zeros(0, dtype=torch.int64, device=points.device)
             return Voxels(none, none, none.sum())
@@ -209,7 +210,8 @@ def smallest_eigenvectors(A: Tensor) -> Tensor:
     scale = (B.square().sum((-1, -2)) / 6).sqrt()[:, None, None]  # (N, 1, 1)
     B = B / scale.clamp_min(torch.finfo(A.dtype).tiny)
     # The eigenvalues of B are 2 cos of three angles 120 degrees apart.
-    angle = torch.arccos((torch.linalg.det(B) / 2).clamp(-1, 1)) / 3
+    det = (B[:, 0] * torch.linalg.cross(B[:, 1], B[:, 2])).sum(-1)
+    angle = torch.arccos((det / 2).clamp(-1, 1)) / 3
     C = B - (2 * torch.cos(angle + 2 * math.pi / 3))[:, None, None] * eye  # rank 2
     crosses = torch.linalg.cross(C, C.roll(1, dims=-2))  # (N, 3, 3) each along the null space
     normal = _longest_row(crosses)

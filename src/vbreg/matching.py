@@ -18,16 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import (
-    NORMAL_NEIGHBORS,
-    covariances,
-    estimate_voxel_size,
-    in_volume,
-    lone_points,
-    normals,
-)
-from vbreg.descriptors import DescriptorChoice, MatchingName, ThinnedCloud, descriptor_named
+from vbreg.clouds import estimate_voxel_size
+from vbreg.description import Sampled, description_of
+from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
 from vbreg.inputs import MIN_MATCHES, Cloud, as_array, check_choice
@@ -243,34 +236,25 @@ def describe_points(
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
     compute = descriptor_named(descriptor)
-    with clock("normals"):
-        sensor = check_viewpoint(viewpoint)
-        near = radius_knn(points, None, scale.normal_radius, NORMAL_NEIGHBORS)
-        spread = covariances(points, near)
-        direction = normals(
-            points,
-            scale.normal_radius,
-            viewpoint=None if sensor is None else torch.from_numpy(sensor - origin),
-            neighbors=near,
-            spread=spread,
-        )
-        lone_share = lone_points(near, rounds=1).float().mean()
-        volume_share = in_volume(spread, direction).float().mean()
-    with clock("descriptors"):
-        cloud = ThinnedCloud(points, direction, points if detail is None else detail, scale)
-        count = compute.keypoints(len(points)) if keypoints is None else keypoints
-        rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
-        found = compute.rows(cloud, rows)
-    surface = ThinnedSurface(points, direction)
+    sensor = check_viewpoint(viewpoint)
+    count = compute.keypoints(len(points)) if keypoints is None else keypoints
+    rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
+    cloud = Sampled(
+        points,
+        points if detail is None else detail,
+        rows,
+        None if sensor is None else torch.from_numpy(sensor - origin),
+    )
+    surface, descriptors = description_of(cloud, scale, compute, clock)
     return DescribedCloud(
         points[rows],
-        direction[rows],
-        found,
+        surface.normals[rows],
+        descriptors,
         origin,
         compute.matching,
-        surface,
-        lone_share,
-        volume_share,
+        ThinnedSurface(points, surface.normals),
+        surface.lone_share,
+        surface.volume_share,
     )
 
 

@@ -1,14 +1,9 @@
-"""A solver on its device: which backend, how much at once, recorded or step by step.
-
-A recording is work that a GPU replays alone (a CUDA graph): a pose is some hundred
-kernels of microseconds each, so that starting them from Python takes longer than running them.
-"""
+"""A solver and a judge on their device: which backend, how much at once, recorded or not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +11,7 @@ from vbreg import backends
 from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.backends.plain import Backend
-from vbreg.errors import VBRegError
+from vbreg.backends.recorder import MAX_RECORDINGS, Recorder, bucket, power_of_two
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.network import NetworkConfig
@@ -34,43 +29,6 @@ MIN_SOLVED_MATCHES = 2000  # however little memory is free
 MAX_RECORDED_MATCHES = 8192  # of a problem; beyond, a GPU is busy without a recording
 MAX_RECORDED_POINTS = 2**15  # of a cloud that is judged
 MAX_RECORDED_ROWS = 2**17  # of all problems of a recording together
-MAX_RECORDINGS = 32
-WARM_UP_RUNS = 2  # in which kernels are compiled and libraries set themselves up
-
-T = TypeVar("T")
-
-
-class Recorder:
-    """Records runs on one GPU. They share their memory, since they never run together."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)
-
-    def record(
-        self,
-        run: Callable[[], T],
-        generator: torch.Generator | None = None,
-    ) -> tuple[torch.cuda.CUDAGraph, T]:
-        """Return a recording of `run`, which may draw from `generator`, and what it writes to."""
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
-            for _ in range(WARM_UP_RUNS):
-                run()
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        if generator is not None:
-            if not hasattr(graph, "register_generator_state"):
-                raise VBRegError(
-                    f"torch {torch.__version__} cannot record work that draws at random: use torch "
-                    "2.5 or later, or train with compile = false"
-                )
-            graph.register_generator_state(generator)
-        mode = "thread_local"  # other threads may go on with their own work
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
-            output = run()
-        return graph, output
 
 
 class Recording(NamedTuple):
@@ -130,12 +88,6 @@ class RecordedSolver:
             lambda: self.solver(inputs, self.backend, most_seeds=most, candidates=candidates)
         )
         return Recording(graph, inputs, output, self.backend.kept_alive(self.solver.network))
-
-
-def bucket(n: int) -> int:
-    """Return the number of rows that n are padded to, at most a quarter more from 1024 on."""
-    step = 128 if n <= 1024 else 256 if n <= 4096 else 512
-    return -(-n // step) * step
 
 
 def _fill(held: Matches, given: Matches) -> None:
@@ -308,7 +260,7 @@ class RecordedJudge:
 
     def __call__(self, network: JudgeNetwork, question: Question, refine: bool) -> Verdict:
         """Return the verdict on a pair, on its device. One thread at a time."""
-        sizes = tuple(_power_of_two(size) for size in _question_sizes(question))
+        sizes = tuple(power_of_two(size) for size in _question_sizes(question))
         ends = question.source, question.target
         rest = [(cloud.descriptors.shape[-1], cloud.looked_at.shape[1]) for cloud in ends]
         key = id(network), refine, *sizes, *rest, question.valid.shape
@@ -339,10 +291,6 @@ def _question_sizes(question: Question) -> tuple[int, int, int]:
         max(cloud.surface.shape[1] for cloud in ends),
         question.matched_real.shape[1],
     )
-
-
-def _power_of_two(n: int) -> int:
-    return max(1024, 1 << (n - 1).bit_length())
 
 
 def _longer(question: Question, keypoints: int, surface: int, matches: int) -> Question:

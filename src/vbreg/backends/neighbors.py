@@ -62,6 +62,17 @@ def radius_knn(
     return (distances_radius_knn if few else grid_radius_knn)(points, queries, radius, k)
 
 
+def neighbors_within(
+    points: Tensor, queries: Tensor, radius: float, most: int, real: Tensor | None = None
+) -> Neighbors:
+    """Find neighbours as `radius_knn` does, among the points that are real (N,)."""
+    if real is None:
+        return radius_knn(points, queries, radius, most)
+    found = Searchable(points[None], real[None]).nearest(queries[None], radius, most)
+    index, distance2, valid = (part[0] for part in found)
+    return index, distance2, valid
+
+
 @dataclass(frozen=True, eq=False)
 class Searchable:
     """Points of B clouds that neighbours are looked for among, any number of times."""

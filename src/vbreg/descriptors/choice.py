@@ -44,6 +44,7 @@ class Descriptor:
     network: nn.Module | None = None
     fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
     few_suffice: bool = False  # some keypoints, matched either way, find what all find
+    recordable: bool = False  # nothing in `rows` waits for the device, so that a GPU can record it
 
     def keypoints(self, count: int) -> int:
         """Return how many of so many points are described, if nothing else is said."""
@@ -76,7 +77,8 @@ def _of_file(path: Path, name: str) -> Descriptor:
         fcgf = load_fcgf(path)
         return Descriptor(name, partial(describe_cells, fcgf.network), *fcgf)
     learned = load_descriptor(path)
-    return Descriptor(name, partial(describe_rows, learned.network), *learned, few_suffice=True)
+    rows = partial(describe_rows, learned.network)
+    return Descriptor(name, rows, *learned, few_suffice=True, recordable=True)
 
 
 @lru_cache(maxsize=1)

@@ -32,7 +32,7 @@ def cells(cloud: Prepared, rows: Tensor, patches: list[Tensor], config: Descript
 
     A point counts in the cells next to it, in parts that add up to one.
     """
-    own, normals = cloud.surfaces[1]
+    own, normals, _ = cloud.surfaces[1]
     assert normals is not None
     axis = normals.index_select(0, rows)  # (n, 3)
     first = _across(axis)

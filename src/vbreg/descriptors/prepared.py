@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import voxel_index
+from vbreg.backends.neighbors import neighbors_within
+from vbreg.clouds import Voxels
 from vbreg.scale import Scale
 
 MAX_OUTPUT = 64  # numbers a point
@@ -29,6 +29,8 @@ class ThinnedCloud(NamedTuple):
     normals: Tensor  # (N, 3) of length 1
     detail: Tensor  # (F, 3) closer together; the points themselves where nothing finer is known
     scale: Scale
+    real: Tensor | None = None  # (N,) which of the points count; None where all do
+    real_detail: Tensor | None = None  # (F,)
 
 
 class Zoom(NamedTuple):
@@ -72,6 +74,7 @@ class Surface(NamedTuple):
 
     points: Tensor  # (N, 3) in voxels
     normals: Tensor | None  # (N, 3) of length 1; None where the spacing is too fine for them
+    real: Tensor | None = None  # (N,) which of the points count; None where all do
 
 
 class Prepared(NamedTuple):
@@ -89,9 +92,9 @@ class Prepared(NamedTuple):
 def prepare(cloud: ThinnedCloud) -> Prepared:
     """Return what a network sees of a cloud."""
     unit = cloud.scale.voxel_size
-    middle = Surface(cloud.points / unit, cloud.normals)
-    coarser = _coarser(cloud.points / unit, cloud.normals, WIDE_SPACING)
-    return Prepared((Surface(cloud.detail / unit, None), middle, coarser))
+    near = Surface(cloud.detail / unit, None, cloud.real_detail)
+    middle = Surface(cloud.points / unit, cloud.normals, cloud.real)
+    return Prepared((near, middle, _coarser(middle, WIDE_SPACING)))
 
 
 def patches_of(cloud: Prepared, rows: Tensor) -> list[Tensor]:
@@ -100,7 +103,7 @@ def patches_of(cloud: Prepared, rows: Tensor) -> list[Tensor]:
         return [table.index_select(0, rows) for table in cloud.patches]
     middles = cloud.points[rows]
     return [
-        _patches(surface.points, middles, zoom)
+        _patches(surface, middles, zoom)
         for surface, zoom in zip(cloud.surfaces, ZOOMS, strict=True)
     ]
 
@@ -128,18 +131,25 @@ def pack(clouds: Sequence[Prepared]) -> Prepared:
     return Prepared(tuple(surfaces), patches)
 
 
-def _patches(points: Tensor, middles: Tensor, zoom: Zoom) -> Tensor:
+def _patches(surface: Surface, middles: Tensor, zoom: Zoom) -> Tensor:
     """Return (n, P): the points round each middle; where there are fewer, the nearest again."""
-    index, _, valid = radius_knn(points, middles, zoom.reach, zoom.most)
+    found = neighbors_within(surface.points, middles, zoom.reach, zoom.most, surface.real)
+    index, _, valid = found
     index = torch.where(valid, index, index[:, :1])
     return torch.cat([index, index[:, :1].expand(-1, zoom.most - index.shape[1])], dim=1)
 
 
-def _coarser(points: Tensor, normals: Tensor, spacing: float) -> Surface:
-    """Return the means of points and normals in larger voxels."""
-    voxel = voxel_index(points, spacing)
-    order = torch.argsort(voxel, stable=True)
-    count = torch.bincount(voxel)
-    first = count.cumsum(0) - count
-    mean = [F.embedding_bag(order, part, first, mode="mean") for part in (points, normals)]
-    return Surface(mean[0], F.normalize(mean[1], dim=-1))
+def _coarser(surface: Surface, spacing: float) -> Surface:
+    """Return the means of points and normals in larger voxels.
+
+    Where only some points are real, there are as many as before, of which the first are real.
+    """
+    points, normals, real = surface
+    assert normals is not None
+    voxels = Voxels.of(points, spacing, real)
+    means = [voxels.means(part) for part in (points, normals)]
+    if real is None:
+        means = [part[: int(voxels.count)] for part in means]
+    else:
+        real = torch.arange(len(points), device=points.device) < voxels.count
+    return Surface(means[0], F.normalize(means[1], dim=-1), real)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from vbreg.backends.recorder import Recorder
 from vbreg.network import BranchState, BranchStep, LatentBranch, NormedMLP
-from vbreg.recording import Recorder
 from vbreg.training.batches import Batch
 
 Branch = Callable[[BranchState, Tensor, Tensor | None, Tensor | None], BranchStep]
