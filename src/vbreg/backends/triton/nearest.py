@@ -105,8 +105,8 @@ def _many(
     reach = limit
     start = 0
     while start < N:
-        d = _distances2(points, real, start + tl.arange(0, BLOCK), N, x, y, z)
-        if tl.min(d, 0) <= reach:
+        of_block = _distances2(points, real, start + tl.arange(0, BLOCK), N, x, y, z)
+        if tl.min(of_block, 0) <= reach:
             part = start
             while part < tl.minimum(start + BLOCK, N):
                 columns = part + slots
