@@ -151,7 +151,7 @@ def _smallest(distance2: Tensor, k: int) -> tuple[Tensor, Tensor]:
         least = distance2.min(-1, keepdim=True)
         return least.indices, least.values
     if distance2.dtype != torch.float32:
-        value, index = distance2.sort(-1, stable=True)
+        value, index = distance2.sort(stable=True)
         return index[..., :k], value[..., :k]
     # A positive float is ordered as its bits are, so that one number holds distance and index.
     number = torch.arange(distance2.shape[-1], device=distance2.device)
