@@ -26,7 +26,7 @@ from vbreg.inputs import check_points, positive_number
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
-MAX_DISTANCES = 2**25  # held at a time: an eighth of a GB, and twice that with their indices
+MAX_DISTANCES = 2**25  # held at a time: an eighth of a GB, and their keys twice as much
 MAX_COMPARED = 2**27  # pairs of points and queries, up to which all distances beat the grid
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
