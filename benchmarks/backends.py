@@ -12,8 +12,9 @@ synchronised; the two forms take turns, so that other work on the machine slows 
 readable form's time over the quick one's: above 1, the second form is worth its lines. Where a
 backend takes the readable form, there is nothing to compare and the row is left out.
 
-Two choices within the backends follow: the search for neighbours by tree against that by grid
-(20,000 points), and on a CPU the sparse attention against the dense one.
+Choices within the backends follow: the search for neighbours by tree against that by grid (20,000
+points), on a GPU that by all distances against the grid and against torch, and on a CPU the sparse
+attention against the dense one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from torch import Tensor
 from vbreg import backends
 from vbreg.backends import devices, neighbors
 from vbreg.backends.plain import Backend
+from vbreg.clouds import voxel_index
 from vbreg.estimation import Estimate
 from vbreg.frames import Matches
 from vbreg.methods import mac
@@ -44,6 +46,7 @@ from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, s
 
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
+ORDERED_VOXEL, ORDERED_RADIUS = 0.05, 0.2  # the cloud is one wide
 JUDGED_POINTS, JUDGED_QUERIES = 8192, 20 * 512
 CELLS, CHANNELS, NEIGHBOURS = 30_000, 64, 0.35  # of a cloud, of a layer; the share that is there
 RUNS = 5
@@ -250,8 +253,26 @@ def gathered_products(quick: Backend, device: torch.device) -> Iterator[Comparis
             )
 
 
+def comparisons_of_distances(points: Tensor) -> Iterator[Comparison]:
+    """All distances by the backend of a GPU, against its grid and against their readable form.
+
+    As many are asked for as by the learned descriptor: a thousand patches, and every normal of a
+    cloud. Points are in the order of voxels, as those of a cloud are.
+    """
+    points = points[voxel_index(points, ORDERED_VOXEL).argsort()]
+    for among, queries, k in ((points, points[::20], 128), (points[::4], points[::4], 30)):
+        given, size = (among, queries, ORDERED_RADIUS, k), f"{len(queries)} x {k}"
+        real = torch.ones(1, len(among), dtype=torch.bool, device=points.device)
+        batch = among[None], queries[None], real, k, ORDERED_RADIUS
+        quick = partial(neighbors.neighbors_within, *given)
+        grid = partial(neighbors.grid_radius_knn, *given)
+        readable = partial(neighbors.nearest_by_distances, *batch)
+        yield Comparison("neighbors", f"distances, against grid, {size}", grid, quick)
+        yield Comparison("neighbors", f"distances, against torch's, {size}", readable, quick)
+
+
 def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
-    """The tree against the grid, where each is used."""
+    """The tree against the grid, and all distances against either, where each is used."""
     generator = torch.Generator().manual_seed(0)
     points = torch.rand(SEARCHED_POINTS, 3, generator=generator)
     # On average as many lie within the radius as are asked for.
@@ -268,15 +289,7 @@ def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
         yield Comparison("neighbors", "tree, against grid", grid, tree)
     else:
         yield Comparison("neighbors", "grid, against the CPU's tree", tree, grid)
-        # What the learned descriptor asks for: a thousand patches, and every normal of a cloud.
-        for queries, found in ((there[:1000], 128), (there[:4500], 30)):
-            given = (there if found == 128 else queries), queries, 0.2, found
-            yield Comparison(
-                "neighbors",
-                f"distances, against grid, {len(queries)} x {found}",
-                partial(neighbors.grid_radius_knn, *given),
-                partial(neighbors.distances_radius_knn, *given),
-            )
+        yield from comparisons_of_distances(there)
     # The nearest surface of the keypoints that a judge looks at, under 20 candidate poses.
     queries = torch.rand(1, JUDGED_QUERIES, 3, generator=generator).to(device)
     cloud, real = there[None, :JUDGED_POINTS], torch.ones(1, JUDGED_POINTS).bool().to(device)

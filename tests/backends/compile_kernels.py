@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vbreg.backends.triton import attention, ballots, gathered, layers, search
+from vbreg.backends.triton import attention, ballots, gathered, layers, nearest, search
 
 F16, F32, F64, U8, I32, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i32", "*i64"
 TILE, BACK = (
@@ -30,6 +30,13 @@ PRODUCT = {
     "PRECISION": "tf32x3",
 }
 ROWS_OF_BRANCHES = {"M": "i32", "shift": "i32"}
+NEAREST = {
+    **dict.fromkeys(("points", "queries", "distance2"), F32),
+    **dict.fromkeys(("N", "Q", "K"), "i32"),
+    "real": U8,
+    "index": I64,
+    "limit": "fp32",
+}
 GRADIENTS = {
     **WIDE,
     "grad_out": F16,
@@ -155,6 +162,18 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {"num_warps": 4},
     ),
     (
+        nearest._few,
+        NEAREST,
+        {"QUERIES": nearest.QUERIES, "POINTS": nearest.POINTS},
+        {"num_warps": nearest.WARPS},
+    ),
+    (
+        nearest._many,
+        NEAREST,
+        {"BLOCK": nearest.BLOCK, "SLOTS": nearest.MAX_NEIGHBORS},
+        {"num_warps": nearest.MAX_NEIGHBORS // nearest.SLOTS_OF_WARP, "enable_fp_fusion": False},
+    ),
+    (
         gathered._product,
         {**dict.fromkeys(("x", "kernel", "out"), F32), "index": I32, "M": "i32", "N": "i32"},
         {
@@ -184,6 +203,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
 WITHOUT_PRODUCTS = (
     *(attention._join, ballots._elect),
     *(search._fit, search._score, search._refine, search._suppress, search._crowd),
+    *(nearest._few, nearest._many),
 )
 
 

@@ -12,17 +12,28 @@ from torch import Tensor
 
 from vbreg.backends import neighbors
 from vbreg.backends.neighbors import (
+    Neighbors,
     Searchable,
-    distances_radius_knn,
     grid_radius_knn,
     nearest_by_distances,
+    neighbors_within,
     radius_knn,
     tree_radius_knn,
 )
 from vbreg.errors import VBRegError
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-SEARCHES = [radius_knn, tree_radius_knn, grid_radius_knn]
+
+
+def distances_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
+    """Compare all distances of one cloud, by the readable form."""
+    real = torch.ones(1, len(points), dtype=torch.bool)
+    found = nearest_by_distances(points[None], queries[None], real, k, radius)
+    index, distance2 = (part[0] for part in found)
+    return index, distance2, distance2.isfinite()
+
+
+SEARCHES = [radius_knn, tree_radius_knn, grid_radius_knn, distances_radius_knn]
 
 
 def cloud(count: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -86,9 +97,38 @@ def test_all_distances_equal_the_grid(n, m, k, radius, seed):
 def test_all_distances_in_small_chunks_give_the_same(monkeypatch):
     points = cloud(300, dtype=torch.float32)
     whole = distances_radius_knn(points, points, 0.3, 12)
-    monkeypatch.setattr(neighbors, "MAX_KEYS", 700)
+    monkeypatch.setattr(neighbors, "MAX_DISTANCES", 700)
     for got, expected in zip(distances_radius_knn(points, points, 0.3, 12), whole, strict=True):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("n", "k"), [(300, 1), (300, 30), (300, 40), (300, 128), (90, 128)])
+def test_what_a_gpu_finds_is_what_the_tree_finds(device, n, k, monkeypatch):
+    points, queries = cloud(n, seed=k, dtype=torch.float32), cloud(50, dtype=torch.float32) * 2
+    expected = tree_radius_knn(points, queries, 0.4, min(k, n))
+    monkeypatch.setattr(neighbors, "is_cpu", lambda device: False)
+    monkeypatch.setattr(neighbors, "tree_radius_knn", None)
+    for few in (neighbors.MAX_COMPARED, 0):  # all distances, then the grid
+        monkeypatch.setattr(neighbors, "MAX_COMPARED", few)
+        for search in (radius_knn, neighbors_within):
+            found = search(points.to(device), queries.to(device), 0.4, k)
+            for got, wanted in zip(found, expected, strict=True):
+                torch.testing.assert_close(got.cpu(), wanted)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("k", [1, 30])
+def test_a_search_can_be_recorded_and_replayed_on_other_points(k):
+    points, others = (cloud(2000, seed, torch.float32).cuda() for seed in (0, 1))
+    expected = neighbors_within(others, others, 0.2, k)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = neighbors_within(points, points, 0.2, k)
+    points.copy_(others)
+    graph.replay()
+    for got, wanted in zip(found, expected, strict=True):
+        assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -156,12 +196,6 @@ def test_errors_name_the_value(points, radius, k, words):
     assert words in str(error.value)
 
 
-def within(found: tuple[Tensor, Tensor], radius: float) -> tuple[Tensor, Tensor, Tensor]:
-    index, distance2 = found
-    valid = distance2 <= radius**2
-    return index.masked_fill(~valid, 0), distance2, valid
-
-
 @pytest.mark.parametrize("by", ["tree", "distances", "distances in pieces"])
 def test_many_clouds_at_once_give_what_each_gives_alone(
     by: str, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +209,8 @@ def test_many_clouds_at_once_give_what_each_gives_alone(
         if by == "tree":
             index, distance2, valid = Searchable(points, real).nearest(queries, 0.2, k)
         else:
-            index, distance2, valid = within(nearest_by_distances(points, queries, real, k), 0.2)
+            index, distance2 = nearest_by_distances(points, queries, real, k, 0.2)
+            valid = distance2.isfinite()
         for b in range(3):
             rows = real[b].nonzero().squeeze(-1)
             expected = radius_knn(points[b, rows], queries[b], 0.2, k)
@@ -188,12 +223,14 @@ def test_many_clouds_at_once_give_what_each_gives_alone(
 def test_fewer_points_than_neighbors_leave_slots_empty() -> None:
     points = torch.rand(1, 3, 3, generator=torch.Generator().manual_seed(1))
     real = torch.tensor([[True, False, True]])
-    for index, _, valid in (
-        Searchable(points, real).nearest(points, torch.inf, 3),
-        within(nearest_by_distances(points, points, real, 3), 99.0),
+    for index, distance2 in (
+        Searchable(points, real).nearest(points, torch.inf, 3)[:2],
+        nearest_by_distances(points, points, real, 3),
     ):
-        assert valid.sum(-1).tolist() == [[2, 2, 2]]
-        assert not (index[valid] == 1).any()
+        there = distance2.isfinite()
+        assert there.sum(-1).tolist() == [[2, 2, 2]]
+        assert not (index[there] == 1).any()
+        assert not index[~there].any()
 
 
 def test_a_cloud_without_points_has_no_neighbors() -> None:

@@ -269,14 +269,17 @@ def test_refine(form: Form, masked: bool) -> None:
     assert (expected.T - start).abs().max() > 0.05  # there was something to refine
 
 
-@pytest.mark.parametrize("k", [1, 3])
-def test_nearest(form: Form, k: int) -> None:
+@pytest.mark.parametrize(("k", "radius"), [(1, torch.inf), (3, 2.0), (12, 4.0)])
+def test_nearest(form: Form, k: int, radius: float) -> None:
     points, queries, real = clouds(form, 60)
-    index, distance2 = form.backend.nearest(points, queries[:, :25], real, k)
+    index, distance2 = form.backend.nearest(points, queries[:, :25], real, k, radius)
     apart = torch.cdist(queries[:, :25], points).masked_fill(~real.unsqueeze(1), torch.inf)
-    expected = apart.sort(-1)
-    torch.testing.assert_close(distance2.sqrt(), expected.values[..., :k], atol=1e-4, rtol=1e-4)
-    assert torch.equal(index, expected.indices[..., :k])
+    nearest = apart.sort(-1)
+    expected, row = nearest.values[..., :k], nearest.indices[..., :k]
+    away = (expected > radius) | expected.isinf()
+    expected = expected.masked_fill(away, torch.inf)
+    torch.testing.assert_close(distance2.sqrt(), expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(index, row.masked_fill(away, 0))
 
 
 @pytest.mark.parametrize(("C", "D"), [(16, 32), (96, 64), (256, 16), (3, 5)])  # the last in torch

@@ -4,6 +4,7 @@ Without a GPU, Triton's interpreter runs them line by line, so problems are smal
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from vbreg.network import LatentBranches, NormedMLP, VariationalNonLocalNetwork
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
 
 pytest.importorskip("triton", reason="needs Triton, which is for Linux")
-from vbreg.backends.triton import MAX_BALLOTS, TritonBackend, layers, search
+from vbreg.backends.triton import MAX_BALLOTS, TritonBackend, layers, nearest, search
 from vbreg.backends.triton.beta import coordinates
 from vbreg.backends.triton.branches import (
     BranchesTogether,
@@ -444,7 +445,7 @@ def test_kernels_compile_for_gpus_that_are_not_here(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     large, small = (json.loads(done.stdout)[capability] for capability in ("90", "89"))
-    assert len(large) == 16
+    assert len(large) == 18
     assert len(small) == 9  # those with products; the others take as much
     assert max(large.values()) <= 232_448, large  # bytes of a multiprocessor
     assert max((large | small).values()) <= 101_376, small
@@ -461,20 +462,56 @@ def test_rounding_is_switched_back_by_the_last_to_leave() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.parametrize("k", [1, 3])
-def test_the_nearest_points_are_those_of_torch(k: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "radius"), [(1, math.inf), (3, 0.25), (30, 0.25), (40, math.inf), (128, 0.25)]
+)
+def test_the_nearest_points_are_those_of_torch(k: int, radius: float) -> None:
     generator = torch.Generator().manual_seed(k)
-    points, queries = (torch.rand(2, n, 3, generator=generator).to(DEVICE) for n in (150, 45))
-    points[0, 7] = points[0, 3]  # equally near: the lower row counts
+    points, queries = (torch.rand(2, n, 3, generator=generator).to(DEVICE) for n in (290, 4))
+    points[0, 7] = points[0, 3]  # equally near: the lower row comes first
     queries[0, 0] = points[0, 3]
-    real = (torch.rand(2, 150, generator=generator) < 0.8).to(DEVICE)
+    real = (torch.rand(2, 290, generator=generator) < 0.8).to(DEVICE)
     real[0, [3, 7]] = True
     real[1, 2:] = False  # fewer than asked for
-    found = TritonBackend().nearest(points, queries, real, k)
-    expected = Backend().nearest(points, queries, real, k)
+    found = TritonBackend().nearest(points, queries, real, k, radius)
+    expected = Backend().nearest(points, queries, real, k, radius)
     torch.testing.assert_close(found[1], expected[1])
-    assert int(found[0][0, 0, 0]) == 3
+    assert found[0][0, 0, :2].tolist() == [3, 7][:k]
     there = expected[1].isfinite()
+    assert torch.equal(found[1].isfinite(), there)
+    assert not found[0][~there].any()
     for b in range(2):
         same = (points[b][index[b]][there[b]] for index in (found[0], expected[0]))
         torch.testing.assert_close(*same)
+
+
+@pytest.mark.parametrize(("k", "N", "radius"), [(8, 200, 0.5), (40, 150, 0.6), (128, 128, 3.0)])
+def test_of_equally_near_points_kernels_take_the_lowest_index(
+    k: int, N: int, radius: float
+) -> None:
+    generator = torch.Generator().manual_seed(k)
+    # Eighths, of which nothing is rounded: many are equally near, some at the radius itself.
+    points, queries = (
+        (torch.randint(0, 9, (2, n, 3), generator=generator) / 8).to(DEVICE) for n in (N, 3)
+    )
+    real = (torch.rand(2, N, generator=generator) < 0.9).to(DEVICE)
+    found = TritonBackend().nearest(points, queries, real, k, radius)
+    for a, b in zip(found, Backend().nearest(points, queries, real, k, radius), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_more_neighbors_than_kernels_find_are_found_by_torch() -> None:
+    points = torch.rand(1, 400, 3, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    real = torch.ones(1, 400, dtype=torch.bool, device=DEVICE)
+    k = nearest.MAX_NEIGHBORS + 1
+    found = TritonBackend().nearest(points, points, real, k, 0.5)
+    for a, b in zip(found, Backend().nearest(points, points, real, k, 0.5), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("N", "Q", "k"), [(0, 3, 0), (5, 0, 5), (20, 0, 12)])
+def test_kernels_find_nothing_for_nobody(N: int, Q: int, k: int) -> None:
+    points, queries = torch.zeros(2, N, 3, device=DEVICE), torch.zeros(2, Q, 3, device=DEVICE)
+    real = torch.ones(2, N, dtype=torch.bool, device=DEVICE)
+    index, distance2 = TritonBackend().nearest(points, queries, real, k, 1.0)
+    assert index.shape == distance2.shape == (2, Q, k)

@@ -1,8 +1,9 @@
 """Nearest neighbours within a radius: a k-d tree on the CPU; elsewhere all distances, or a grid.
 
 All distances are compared where points and queries are few, and always in clouds that are asked
-again and again; a sorted voxel grid serves larger ones. All give the same answer. Grid and
-distances are plain torch, so they also run on CPU tensors, where the tree checks them; there the
+again and again; a sorted voxel grid serves larger ones. All give the same answer. The backend of
+the device compares the distances: `nearest_by_distances` is the readable form, in torch, and a GPU
+has kernels. Grid and readable form also run on CPU tensors, where the tree checks them; there the
 tree is several times quicker (`benchmarks/backends.py`).
 """
 
@@ -18,16 +19,15 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from vbreg import backends
-from vbreg.backends.devices import is_cpu
+from vbreg.backends.devices import current, is_cpu
 from vbreg.errors import VBRegError
 from vbreg.inputs import check_points, positive_number
 
 Neighbors = tuple[Tensor, Tensor, Tensor]  # index (M, k), distance2 (M, k), valid (M, k)
 
 MAX_CANDIDATE_PAIRS = 2**22  # candidate pairs the grid holds at a time: some 300 MB
-MAX_DISTANCES = 2**26  # held at a time by a GPU: a quarter of a GB, or half in float64
+MAX_DISTANCES = 2**25  # held at a time: an eighth of a GB, and their keys twice as much
 MAX_COMPARED = 2**27  # pairs of points and queries, up to which all distances beat the grid
-MAX_KEYS = 2**25  # of distance and index, held at a time: a quarter of a GB
 MAX_CELLS = 2**20  # per axis, so that three axes fit an int64 key
 
 
@@ -53,23 +53,34 @@ def radius_knn(
         raise VBRegError(
             f"points are on {points.device}, queries on {queries.device}: move them to one device"
         )
-    k = min(max_neighbors, len(points))
-    if k == 0 or len(queries) == 0:
-        return _no_neighbors(queries, k)
-    if is_cpu(points.device):
-        return tree_radius_knn(points, queries, radius, k)
-    few = len(points) * len(queries) <= MAX_COMPARED and points.dtype == torch.float32
-    return (distances_radius_knn if few else grid_radius_knn)(points, queries, radius, k)
+    return neighbors_within(points, queries, radius, max_neighbors)
 
 
 def neighbors_within(
-    points: Tensor, queries: Tensor, radius: float, most: int, real: Tensor | None = None
+    points: Tensor,
+    queries: Tensor,
+    radius: float,
+    max_neighbors: int,
+    real: Tensor | None = None,  # (N,) which of the points count; left out, all do
 ) -> Neighbors:
-    """Find neighbours as `radius_knn` does, among the points that are real (N,)."""
-    if real is None:
-        return radius_knn(points, queries, radius, most)
-    found = Searchable(points[None], real[None]).nearest(queries[None], radius, most)
-    index, distance2, valid = (part[0] for part in found)
+    """Find what `radius_knn` finds, of input that is known to be sound.
+
+    Nothing is checked, so that nobody waits for a GPU, and where all distances are compared the
+    search can be recorded as part of a CUDA graph. They always are where only some points count.
+    """
+    k = min(max_neighbors, len(points))
+    if k == 0 or len(queries) == 0:
+        return _no_neighbors(queries, k)
+    many = len(points) * len(queries) > MAX_COMPARED or points.dtype != torch.float32
+    if real is None and is_cpu(points.device):
+        return tree_radius_knn(points, queries, radius, k)
+    if real is None and many:
+        return grid_radius_knn(points, queries, radius, k)
+    every = points.new_ones(len(points), dtype=torch.bool) if real is None else real
+    found = Searchable(points.unsqueeze(0), every.unsqueeze(0)).nearest(
+        queries.unsqueeze(0), radius, k
+    )
+    index, distance2, valid = (part.squeeze(0) for part in found)
     return index, distance2, valid
 
 
@@ -93,11 +104,7 @@ class Searchable:
             ]
             index, distance2, valid = (torch.stack(parts) for parts in zip(*found, strict=True))
             return index, distance2, valid
-        (index, distance2), _ = backends.run(
-            lambda backend: backend.nearest(self.points, queries, self.real, k), queries.device
-        )
-        valid = (distance2 <= radius * radius) & distance2.isfinite()
-        return index.masked_fill(~valid, 0), distance2.masked_fill(~valid, torch.inf), valid
+        return _by_backend(self.points, queries, self.real, radius, k)
 
     @cached_property
     def _trees(self) -> list[tuple[cKDTree | None, Tensor]]:
@@ -116,24 +123,48 @@ def _asked(tree: cKDTree | None, rows: Tensor, queries: Tensor, radius: float, k
     return rows[index], distance2, valid
 
 
+def _by_backend(points: Tensor, queries: Tensor, real: Tensor, radius: float, k: int) -> Neighbors:
+    """Return the neighbours (B, Q, k) among real points (B, N, 3) that the backend finds."""
+    with current(points):
+        (index, distance2), _ = backends.run(
+            lambda backend: backend.nearest(points, queries, real, k, radius), points.device
+        )
+    return index, distance2, distance2 < math.inf
+
+
 def nearest_by_distances(
-    points: Tensor, queries: Tensor, real: Tensor, k: int
+    points: Tensor, queries: Tensor, real: Tensor, k: int, radius: float = math.inf
 ) -> tuple[Tensor, Tensor]:
     """Find the k nearest real points (B, N, 3) of queries by the distances of all pairs.
 
-    -> index (B, Q, k), distance2 (B, Q, k), infinite where a cloud has fewer. Some queries at a
-    time.
+    -> index (B, Q, k), distance2 (B, Q, k), nearest first, of equally near ones the lowest index;
+    0 and infinite where fewer are within the radius. Some queries at a time.
     """
     parts = []
+    limit = min(radius * radius, torch.finfo(queries.dtype).max)
     for some in queries.split(max(1, MAX_DISTANCES // max(1, real.numel())), dim=1):
         distance2 = torch.zeros_like(some[..., :1])
         for x, y in zip(some.split(1, dim=-1), points.unsqueeze(1).unbind(-1), strict=True):
             distance2 = distance2 + (x - y).square_()  # (B, q, N)
-        distance2.masked_fill_(~real.unsqueeze(1), torch.inf)
-        near = distance2.min(-1, keepdim=True) if k == 1 else distance2.topk(k, largest=False)
-        parts.append((near.indices, near.values))
+        near = (distance2 <= limit).logical_and_(real.unsqueeze(1))
+        parts.append(_smallest(distance2.masked_fill_(~near, math.inf), k))
     index, distance2 = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    return index, distance2
+    return index.masked_fill(distance2 == math.inf, 0), distance2
+
+
+def _smallest(distance2: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return index and value (..., k) of the smallest, of equal ones the lowest index first."""
+    if k == 1:
+        least = distance2.min(-1, keepdim=True)
+        return least.indices, least.values
+    if distance2.dtype != torch.float32:
+        value, index = distance2.sort(stable=True)
+        return index[..., :k], value[..., :k]
+    # A positive float is ordered as its bits are, so that one number holds distance and index.
+    number = torch.arange(distance2.shape[-1], device=distance2.device)
+    key = (distance2.view(torch.int32).long() << 32) | number
+    least_keys = key.topk(k, largest=False).values
+    return least_keys & (2**32 - 1), (least_keys >> 32).int().view(torch.float32)
 
 
 def tree_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
@@ -151,24 +182,6 @@ def _ask(tree: cKDTree, queries: Tensor, radius: float, k: int) -> Neighbors:
     distance2 = torch.from_numpy(distance).square_().to(queries.dtype)  # (M, k)
     valid = torch.isfinite(distance2)
     return torch.from_numpy(index).long().masked_fill_(~valid, 0), distance2, valid
-
-
-def distances_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:
-    """Compute `radius_knn` for k <= N by all distances, of float32; ties go to the lowest index."""
-    parts = []
-    number = torch.arange(len(points), device=points.device)
-    for some in queries.split(max(1, MAX_KEYS // len(points))):
-        distance2 = points.new_zeros(len(some), len(points))
-        for x, y in zip(some.split(1, dim=-1), points.unbind(-1), strict=True):
-            distance2.add_((x - y).square_())
-        # A positive float is ordered as its bits are, so that one number holds distance and index.
-        key = (distance2.view(torch.int32).long() << 32) | number
-        parts.append(key.topk(k, largest=False).values)
-    nearest = torch.cat(parts)
-    distance2 = (nearest >> 32).int().view(torch.float32)
-    valid = distance2 <= radius * radius
-    index = (nearest & (2**32 - 1)).masked_fill(~valid, 0)
-    return index, distance2.masked_fill(~valid, math.inf), valid
 
 
 def grid_radius_knn(points: Tensor, queries: Tensor, radius: float, k: int) -> Neighbors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -104,10 +105,10 @@ class Backend(NetworkSteps):
         return estimation.refine(estimate, source, target, mask, rounds=rounds)
 
     def nearest(
-        self, points: Tensor, queries: Tensor, real: Tensor, k: int
+        self, points: Tensor, queries: Tensor, real: Tensor, k: int, radius: float = math.inf
     ) -> tuple[Tensor, Tensor]:
-        """Find the k nearest of the real points of each query -> index, distance2 (B, Q, k)."""
-        return nearest_by_distances(points, queries, real, k)
+        """Find the k nearest real points within the radius -> index, distance2 (B, Q, k)."""
+        return nearest_by_distances(points, queries, real, k, radius)
 
     def gathered_product(self, x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
         """Return (M, D): the sum over k of row index[m, k] of x (N, C) times kernel (K, C, D)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -183,9 +184,11 @@ class TritonBackend(Backend):
         return Estimate(*found)
 
     def nearest(
-        self, points: Tensor, queries: Tensor, real: Tensor, k: int
+        self, points: Tensor, queries: Tensor, real: Tensor, k: int, radius: float = math.inf
     ) -> tuple[Tensor, Tensor]:
-        index, distance2 = nearest.search(points.float(), queries.float(), real, k)
+        if not nearest.supports(k):
+            return super().nearest(points, queries, real, k, radius)
+        index, distance2 = nearest.search(points.float(), queries.float(), real, k, radius)
         return index, distance2.to(queries.dtype)
 
     def gathered_product(self, x: Tensor, index: Tensor, kernel: Tensor) -> Tensor:
