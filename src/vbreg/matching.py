@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.backends.devices import to_cpu
 from vbreg.backends.neighbors import radius_knn
 from vbreg.clouds import (
     NORMAL_NEIGHBORS,
@@ -152,12 +153,12 @@ class MatchedClouds:
             described,
         )
 
-    @property
+    @cached_property
     def lone_shares(self) -> tuple[float, float] | None:
         """The share of each cloud that lies on no surface; None where that is not known."""
         return _as_numbers(self.source.lone_share, self.target.lone_share)
 
-    @property
+    @cached_property
     def volume_shares(self) -> tuple[float, float] | None:
         """The share of each cloud that lies in a volume; None where that is not known."""
         return _as_numbers(self.source.volume_share, self.target.volume_share)
@@ -166,12 +167,9 @@ class MatchedClouds:
     def correspondences(self) -> Correspondences:
         """The matches in the user's frames."""
         i, j = self.source_index, self.target_index
-        return Correspondences(
-            self.source.in_user_frame(i),
-            self.target.in_user_frame(j),
-            i.cpu().numpy(),
-            j.cpu().numpy(),
-        )
+        ends = self.source.points[i].double(), self.target.points[j].double()
+        source, target, *index = (part.numpy() for part in to_cpu((*ends, i, j)))
+        return Correspondences(source + self.source.origin, target + self.target.origin, *index)
 
 
 def describe(
@@ -275,7 +273,10 @@ def describe_points(
 
 
 def _as_numbers(source: Tensor | None, target: Tensor | None) -> tuple[float, float] | None:
-    return None if source is None or target is None else (float(source), float(target))
+    if source is None or target is None:
+        return None
+    first, second = torch.stack([source, target.to(source)]).tolist()  # one wait for both
+    return first, second
 
 
 def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:
