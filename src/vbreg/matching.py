@@ -310,8 +310,13 @@ def match_clouds(
     random, the same in every call.
     """
     matching = source.matching if matching is None else matching
-    kept = [end.descriptors.any(-1).nonzero().squeeze(-1) for end in (source, target)]
-    i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], matching=matching)
+    described = [end.descriptors.any(-1) for end in (source, target)]  # (N,) each
+    if bool(described[0].all() & described[1].all()):  # mostly so, and one wait tells
+        i, j = match(source.descriptors, target.descriptors, matching=matching)
+    else:
+        kept = [rows.nonzero().squeeze(-1) for rows in described]
+        i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], matching=matching)
+        i, j = kept[0][i], kept[1][j]
     found = len(i)
     if found < MIN_MATCHES:
         raise VBRegError(
@@ -321,7 +326,7 @@ def match_clouds(
             "that both clouds and the voxel size are in one unit"
             + (f", or matches that need not be {NEEDED[matching]}" if matching in NEEDED else "")
         )
-    matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)
+    matched = MatchedClouds(source, target, i, j, found, scale)
     return matched if max_matches is None else matched.thinned(max_matches)
 
 
@@ -358,11 +363,11 @@ def match(
     if nearest_back is None:
         return index, nearest
     if matching == "mutual":
-        kept = nearest_back[nearest] == index
-        return index[kept], nearest[kept]
+        kept = (nearest_back[nearest] == index).nonzero().squeeze(-1)
+        return kept, nearest[kept]
     back = torch.arange(len(target), device=target.device)
-    new = nearest[nearest_back] != back
-    i, j = torch.cat([index, nearest_back[new]]), torch.cat([nearest, back[new]])
+    new = (nearest[nearest_back] != back).nonzero().squeeze(-1)
+    i, j = torch.cat([index, nearest_back[new]]), torch.cat([nearest, new])
     order = torch.argsort(i * len(target) + j)
     return i[order], j[order]
 
@@ -392,20 +397,22 @@ def _of_two_nearest(source: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor
     rows = max(1, MAX_SIMILARITIES // len(target))
     found = [(chunk @ target.T).topk(min(2, len(target)), dim=1) for chunk in source.split(rows)]
     nearest = torch.cat([each.indices for each in found])  # (N, 2)
-    index = torch.arange(len(source), device=source.device)
     if not ratio:
+        index = torch.arange(len(source), device=source.device)
         return index.repeat_interleave(nearest.shape[1]), nearest.sort(1).values.flatten()
     distance2 = (2 - 2 * torch.cat([each.values for each in found])).clamp_min(0)
-    clear = distance2[:, 0] < MAX_RATIO**2 * distance2[:, -1]
-    return index[clear], nearest[clear, 0]
+    clear = (distance2[:, 0] < MAX_RATIO**2 * distance2[:, -1]).nonzero().squeeze(-1)
+    return clear, nearest[clear, 0]
 
 
 def _check_features(source: Tensor, target: Tensor) -> None:
     for name, features in (("source_features", source), ("target_features", target)):
         if features.ndim != 2:
             raise VBRegError(f"{name} has shape {tuple(features.shape)}: expected (N, D)")
-        if not bool(torch.isfinite(features).all()):
-            raise VBRegError(f"{name} holds NaN or infinity: drop these points first")
+    finite = [features.isfinite().all() for features in (source, target)]
+    if not bool(finite[0] & finite[1]):  # one wait for both
+        name = "target_features" if bool(finite[0]) else "source_features"
+        raise VBRegError(f"{name} holds NaN or infinity: drop these points first")
     if source.shape[1] != target.shape[1]:
         raise VBRegError(
             f"source_features have {source.shape[1]} columns and target_features "
