@@ -11,7 +11,14 @@ import torch
 from tests.conftest import make_problem
 from vbreg import clouds
 from vbreg.errors import VBRegError, VBRegWarning
-from vbreg.frames import LocalCloud, Matches, check_units
+from vbreg.frames import (
+    MAX_SAMPLE,
+    NEARLY_ALL,
+    LocalCloud,
+    Matches,
+    check_units,
+    middle_and_reach,
+)
 
 EAST = np.array([512_345.678, 5_412_345.678, 432.1])  # like UTM
 TAU = 0.25
@@ -164,6 +171,17 @@ def test_what_is_merely_far_is_no_stray() -> None:
         assert LocalCloud.of(points, "source").dropped == 0
         few = np.concatenate([np.zeros((10, 3)), np.eye(3) * 1000])
         assert LocalCloud.of(few, "source").dropped == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 199, 12_000])
+def test_the_middle_is_the_median_and_the_reach_a_quantile(count: int) -> None:
+    points = np.random.default_rng(count).standard_cauchy((count, 3)) + EAST
+    sample = points[:: max(1, count // MAX_SAMPLE)]
+    median = np.median(sample, axis=0)
+    expected = np.quantile(np.linalg.norm(sample - median, axis=1), NEARLY_ALL)
+    middle, reach = middle_and_reach(points)
+    np.testing.assert_allclose(middle, median, rtol=1e-15)
+    assert reach == pytest.approx(expected, rel=1e-9)
 
 
 def test_millimetres_against_metres_are_a_question() -> None:

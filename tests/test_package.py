@@ -89,7 +89,9 @@ ALLOWED = {
     "summary": "metrics types uncertainty",
     "figure": "io render types",
     "description": "backends clouds descriptors scale timing",
-    "matching": "clouds description descriptors errors frames inputs scale streaming timing types",
+    "matching": (
+        "backends clouds description descriptors errors frames inputs scale streaming timing types"
+    ),
     "surfaces": "backends matching",
     "refinement": "geometry scale surfaces",
     "constraints": "errors estimation frames geometry inputs matching types",

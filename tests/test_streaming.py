@@ -89,7 +89,6 @@ def test_where_no_point_is_left_out_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The corner of the box may lie beyond the limit, and no point does."""
-    monkeypatch.setattr(streaming, "STRAY_REACH", 1.5)
     monkeypatch.setattr(frames, "STRAY_REACH", 1.5)
     directions = np.random.default_rng(0).normal(size=(4000, 3))
     with warnings.catch_warnings():

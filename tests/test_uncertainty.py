@@ -28,6 +28,7 @@ from vbreg.uncertainty import (
     matched_points,
     moved_to,
     normalised_error,
+    patch_shares,
     shared_planes,
     small_motion,
     uncertainty,
@@ -288,6 +289,14 @@ def test_a_denser_scan_of_the_same_patches_knows_no_more() -> None:
     twice = Evidence(*(torch.cat([x, x]) for x in some[:4]), some.extent)
     a, b = (uncertainty(e, SCALE, EXACT).covariance for e in (some, twice))
     np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_the_share_of_a_point_is_one_over_those_within_the_radius(count: int) -> None:
+    points = torch.from_numpy(np.random.default_rng(0).uniform(0, 1, (count, 3)))
+    points[count // 2 :] = points[: count - count // 2].clone()  # some lie at one place
+    near = (points[:, None] - points).norm(dim=-1) <= 0.3
+    torch.testing.assert_close(patch_shares(points, 0.3), 1.0 / near.sum(-1).double())
 
 
 def test_errors_of_simulated_matches_are_as_large_as_said() -> None:

@@ -16,7 +16,14 @@ from torch import Tensor
 from vbreg.backends.neighbors import radius_knn
 from vbreg.clouds import NORMAL_NEIGHBORS, in_voxels, lone_points, voxel_downsample
 from vbreg.errors import VBRegError, warn
-from vbreg.inputs import MIN_MATCHES, Cloud, Ignore, ignored_points, load_points
+from vbreg.inputs import (
+    MIN_MATCHES,
+    Cloud,
+    Ignore,
+    finite_points,
+    ignored_points,
+    load_points,
+)
 from vbreg.types import Bool, Float32, Float64
 
 NEARLY_ALL = 0.98  # of the points, by whose distance from the middle a cloud's size is told
@@ -46,20 +53,22 @@ class LocalCloud:
         origin.
         """
         points = load_points(cloud, role)
-        finite, left_out = np.isfinite(points), 0
-        every = finite.all()  # mostly so, and quickly told
-        kept = points if every else points[finite.all(axis=1)]
+        finite, left_out = finite_points(points), 0
+        every = finite.all()  # mostly so
+        kept = points if every else points[finite]
         if ignore is not None:
             ignored = ignored_points(ignore, points, role)
-            ignored = ignored if every else ignored[finite.all(axis=1)]
+            ignored = ignored if every else ignored[finite]
             kept, left_out = kept[~ignored], int(ignored.sum())
-        strays = strays_of(kept)
+        check_count(len(kept), len(points), left_out, role)
+        low, high = bounds(kept)
+        strays = strays_of(kept, low, high)
         if strays.any():
             kept = kept[~strays]
             warn_of_strays(int(strays.sum()), len(points), role)
-        check_count(len(kept), len(points), left_out, role)
-        warn_of_rounding(kept, role)
-        origin = kept.mean(axis=0)
+            low, high = bounds(kept)
+        warn_of_rounding(kept, low, high, role)
+        origin = np.einsum("ni->i", kept) / len(kept)  # as a mean, in a quarter of the time
         local = torch.from_numpy((kept - origin).astype(np.float32))
         return LocalCloud(local, origin, len(points), len(points) - len(kept) - left_out)
 
@@ -127,7 +136,7 @@ class Matches:
         ends = np.full((2, len(sources), longest, 3), np.nan)  # padding is not finite, either
         for b, (source, target) in enumerate(zip(sources, targets, strict=True)):
             ends[0, b, : len(source)], ends[1, b, : len(target)] = source, target
-        mask = np.isfinite(ends).all((0, 3))  # (B, N)
+        mask = finite_points(ends[0]) & finite_points(ends[1])  # (B, N)
         if (fewest := int(mask.sum(1).min())) < MIN_MATCHES:
             raise VBRegError(
                 f"{fewest} usable correspondences: at least {MIN_MATCHES} are needed to fix a pose"
@@ -135,7 +144,8 @@ class Matches:
         whole = bool(mask.all())
         if not whole:
             ends[:, ~mask] = 0.0
-        origins = ends.sum(2) / mask.sum(1)[:, None]  # (2, B, 3)
+        # The same as a sum, in a quarter of the time where the last axis is short.
+        origins = np.einsum("ebni->ebi", ends) / mask.sum(1)[:, None]  # (2, B, 3)
         ends -= origins[:, :, None]
         if not whole:
             ends[:, ~mask] = 0.0
@@ -251,9 +261,8 @@ def warn_of_strays(count: int, read: int, role: str) -> None:
     )
 
 
-def warn_of_rounding(points: Float64, role: str) -> None:
-    """Say that points (N, 3) were rounded to float32 far from their origin, if so."""
-    low, high = points.min(axis=0), points.max(axis=0)
+def warn_of_rounding(points: Float64, low: Float64, high: Float64, role: str) -> None:
+    """Say that points (N, 3) within these bounds were rounded to float32 far away, if so."""
     farthest = np.maximum(np.abs(low), np.abs(high)).max()
     extent = (high - low).max()
     if not (farthest < np.finfo(np.float32).max and extent > 0):
@@ -267,24 +276,60 @@ def warn_of_rounding(points: Float64, role: str) -> None:
         )
 
 
-def strays_of(points: Float64) -> Bool:
-    """Tell (N,) which points lie very far from nearly all others; none does in a small cloud."""
-    if len(points) < MIN_STRAY_CLOUD:
+def strays_of(points: Float64, low: Float64, high: Float64) -> Bool:
+    """Tell (N,) which points (N, 3), with these bounds, lie very far from nearly all others."""
+    limit = stray_limit(points, low, high)
+    if limit is None:
         return np.zeros(len(points), dtype=bool)
-    middle, reach = middle_and_reach(points)
-    if reach == 0:
-        return np.zeros(len(points), dtype=bool)
+    middle, most = limit
     with np.errstate(over="ignore"):
-        away = (points - middle) / (STRAY_REACH * reach)
+        away = (points - middle) / most
         return np.asarray(np.einsum("ni,ni->n", away, away) > 1)  # a norm would take three times
+
+
+def stray_limit(sample: Float64, low: Float64, high: Float64) -> tuple[Float64, float] | None:
+    """Return the middle (3,) of a cloud and how far from it points count, None where all surely do.
+
+    That is told from a sample (N, 3) of the cloud and from the bounds (3,) of all its points; a
+    small cloud cannot tell.
+    """
+    if len(sample) < MIN_STRAY_CLOUD:
+        return None
+    middle, reach = middle_and_reach(sample)
+    most = STRAY_REACH * reach
+    with np.errstate(over="ignore"):
+        farthest = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
+    return (middle, most) if 0 < most < farthest else None
+
+
+def bounds(points: Float64) -> tuple[Float64, Float64]:
+    """Return the least and the largest coordinates (3,) of points (N, 3)."""
+    axes = _by_axis(points)
+    return axes.min(axis=1), axes.max(axis=1)
 
 
 def middle_and_reach(points: Float32 | Float64) -> tuple[Float64, float]:
     """Return the middle (3,) of points (N, 3), and how far from it nearly all of them lie."""
-    sample = points[:: max(1, len(points) // MAX_SAMPLE)].astype(np.float64)
-    middle = np.median(sample, axis=0)
-    distance = np.linalg.norm(sample - middle, axis=1)
-    return middle, float(np.quantile(distance, NEARLY_ALL))
+    axes = _by_axis(points[:: max(1, len(points) // MAX_SAMPLE)])
+    middle = _quantile(axes, 0.5)
+    offset = axes - middle[:, None]
+    distance = np.sqrt((offset * offset).sum(axis=0))
+    return middle, float(_quantile(distance, NEARLY_ALL))
+
+
+def _by_axis(points: Float32 | Float64) -> Float64:
+    """Return points (N, 3) as rows (3, N), along which numpy is many times quicker."""
+    return np.ascontiguousarray(points.T, dtype=np.float64)
+
+
+def _quantile(values: Float64, share: float) -> Float64:
+    """Return the quantile along the last axis, as np.quantile does in five times the time."""
+    place = share * (values.shape[-1] - 1)
+    below = int(place)
+    above = min(below + 1, values.shape[-1] - 1)
+    ordered = np.partition(values, (below, above), axis=-1)
+    lower, upper = ordered[..., below], ordered[..., above]
+    return np.asarray(lower + (place - below) * (upper - lower))
 
 
 def _check_extent(widest: float, unit: float) -> None:

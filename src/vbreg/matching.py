@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vbreg.backends.devices import to_cpu
 from vbreg.clouds import estimate_voxel_size
 from vbreg.description import Sampled, description_of
 from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
@@ -145,12 +146,12 @@ class MatchedClouds:
             described,
         )
 
-    @property
+    @cached_property
     def lone_shares(self) -> tuple[float, float] | None:
         """The share of each cloud that lies on no surface; None where that is not known."""
         return _as_numbers(self.source.lone_share, self.target.lone_share)
 
-    @property
+    @cached_property
     def volume_shares(self) -> tuple[float, float] | None:
         """The share of each cloud that lies in a volume; None where that is not known."""
         return _as_numbers(self.source.volume_share, self.target.volume_share)
@@ -159,12 +160,9 @@ class MatchedClouds:
     def correspondences(self) -> Correspondences:
         """The matches in the user's frames."""
         i, j = self.source_index, self.target_index
-        return Correspondences(
-            self.source.in_user_frame(i),
-            self.target.in_user_frame(j),
-            i.cpu().numpy(),
-            j.cpu().numpy(),
-        )
+        ends = self.source.points[i].double(), self.target.points[j].double()
+        source, target, *index = (part.numpy() for part in to_cpu((*ends, i, j)))
+        return Correspondences(source + self.source.origin, target + self.target.origin, *index)
 
 
 def describe(
@@ -259,7 +257,10 @@ def describe_points(
 
 
 def _as_numbers(source: Tensor | None, target: Tensor | None) -> tuple[float, float] | None:
-    return None if source is None or target is None else (float(source), float(target))
+    if source is None or target is None:
+        return None
+    first, second = torch.stack([source, target.to(source)]).tolist()  # one wait for both
+    return first, second
 
 
 def check_viewpoint(viewpoint: Viewpoint) -> Float64 | None:
@@ -293,8 +294,13 @@ def match_clouds(
     random, the same in every call.
     """
     matching = source.matching if matching is None else matching
-    kept = [end.descriptors.any(-1).nonzero().squeeze(-1) for end in (source, target)]
-    i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], matching=matching)
+    described = [end.descriptors.any(-1) for end in (source, target)]  # (N,) each
+    if bool(described[0].all() & described[1].all()):  # mostly so, and one wait tells
+        i, j = match(source.descriptors, target.descriptors, matching=matching)
+    else:
+        kept = [rows.nonzero().squeeze(-1) for rows in described]
+        i, j = match(source.descriptors[kept[0]], target.descriptors[kept[1]], matching=matching)
+        i, j = kept[0][i], kept[1][j]
     found = len(i)
     if found < MIN_MATCHES:
         raise VBRegError(
@@ -304,7 +310,7 @@ def match_clouds(
             "that both clouds and the voxel size are in one unit"
             + (f", or matches that need not be {NEEDED[matching]}" if matching in NEEDED else "")
         )
-    matched = MatchedClouds(source, target, kept[0][i], kept[1][j], found, scale)
+    matched = MatchedClouds(source, target, i, j, found, scale)
     return matched if max_matches is None else matched.thinned(max_matches)
 
 
@@ -341,11 +347,11 @@ def match(
     if nearest_back is None:
         return index, nearest
     if matching == "mutual":
-        kept = nearest_back[nearest] == index
-        return index[kept], nearest[kept]
+        kept = (nearest_back[nearest] == index).nonzero().squeeze(-1)
+        return kept, nearest[kept]
     back = torch.arange(len(target), device=target.device)
-    new = nearest[nearest_back] != back
-    i, j = torch.cat([index, nearest_back[new]]), torch.cat([nearest, back[new]])
+    new = (nearest[nearest_back] != back).nonzero().squeeze(-1)
+    i, j = torch.cat([index, nearest_back[new]]), torch.cat([nearest, new])
     order = torch.argsort(i * len(target) + j)
     return i[order], j[order]
 
@@ -375,20 +381,22 @@ def _of_two_nearest(source: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor
     rows = max(1, MAX_SIMILARITIES // len(target))
     found = [(chunk @ target.T).topk(min(2, len(target)), dim=1) for chunk in source.split(rows)]
     nearest = torch.cat([each.indices for each in found])  # (N, 2)
-    index = torch.arange(len(source), device=source.device)
     if not ratio:
+        index = torch.arange(len(source), device=source.device)
         return index.repeat_interleave(nearest.shape[1]), nearest.sort(1).values.flatten()
     distance2 = (2 - 2 * torch.cat([each.values for each in found])).clamp_min(0)
-    clear = distance2[:, 0] < MAX_RATIO**2 * distance2[:, -1]
-    return index[clear], nearest[clear, 0]
+    clear = (distance2[:, 0] < MAX_RATIO**2 * distance2[:, -1]).nonzero().squeeze(-1)
+    return clear, nearest[clear, 0]
 
 
 def _check_features(source: Tensor, target: Tensor) -> None:
     for name, features in (("source_features", source), ("target_features", target)):
         if features.ndim != 2:
             raise VBRegError(f"{name} has shape {tuple(features.shape)}: expected (N, D)")
-        if not bool(torch.isfinite(features).all()):
-            raise VBRegError(f"{name} holds NaN or infinity: drop these points first")
+    finite = [features.isfinite().all() for features in (source, target)]
+    if not bool(finite[0] & finite[1]):  # one wait for both
+        name = "target_features" if bool(finite[0]) else "source_features"
+        raise VBRegError(f"{name} holds NaN or infinity: drop these points first")
     if source.shape[1] != target.shape[1]:
         raise VBRegError(
             f"source_features have {source.shape[1]} columns and target_features "

@@ -106,7 +106,7 @@ class PairProblem:
         assert found is not None
         assert solution is not None
         ends = matches.source, matches.target, matches.mask
-        inliers, score, rmse = (part.cpu() for part in agreement(found.T[None].to(ends[0]), *ends))
+        inliers, score, rmse = to_cpu(agreement(found.T[None].to(ends[0]), *ends))
         return Registration(
             T_target_source=matches.to_user(found.T[None])[0],
             correspondences=self.matched.correspondences,

@@ -364,9 +364,11 @@ def _choose_scale(
 
 def usual_viewpoint(preset: PresetName | None, *clouds: LocalCloud) -> Viewpoint:
     """Return the origin for scans of streets, if all have it within: there the LiDAR was."""
+    if preset != "outdoor":
+        return "unknown"
     within = [
         bool((cloud.points.amin(0).double().numpy() < -cloud.origin).all())
         and bool((cloud.points.amax(0).double().numpy() > -cloud.origin).all())
         for cloud in clouds
     ]
-    return "origin" if preset == "outdoor" and all(within) else "unknown"
+    return "origin" if all(within) else "unknown"

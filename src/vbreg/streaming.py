@@ -19,11 +19,9 @@ from torch import Tensor
 from vbreg import io
 from vbreg.clouds import VoxelMeans
 from vbreg.frames import (
-    MIN_STRAY_CLOUD,
-    STRAY_REACH,
     LocalCloud,
     check_count,
-    middle_and_reach,
+    stray_limit,
     warn_of_strays,
 )
 from vbreg.inputs import Cloud, Ignore, ignored_points
@@ -71,7 +69,7 @@ class StreamedCloud(LocalCloud):
     def of_file(path: Path, role: str, ignore: Ignore | None = None) -> StreamedCloud:
         """Look through a file once; points are left out as `LocalCloud.of` says."""
         found = _look(path, role, ignore, None)
-        stray = _stray_limit(found)
+        stray = stray_limit(found.sample, found.low, found.high)
         if stray is not None:
             every = len(found)
             found = _look(path, role, ignore, stray)
@@ -171,14 +169,3 @@ def _kept(
             with np.errstate(over="ignore"):
                 kept = kept[np.linalg.norm(kept - stray[0], axis=1) <= stray[1]]
         yield kept, len(block), ignored
-
-
-def _stray_limit(found: Looked) -> tuple[Float64, float] | None:
-    """Return the middle of a cloud and how far from it points count, None where all surely do."""
-    if len(found) < MIN_STRAY_CLOUD:
-        return None
-    middle, reach = middle_and_reach(found.sample)
-    most = STRAY_REACH * reach
-    with np.errstate(over="ignore"):
-        farthest = float(np.linalg.norm(np.maximum(found.high - middle, middle - found.low)))
-    return (middle, most) if 0 < most < farthest else None

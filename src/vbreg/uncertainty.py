@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor
 
+from vbreg.backends.devices import to_cpu
 from vbreg.backends.neighbors import Searchable
 from vbreg.geometry import apply
 from vbreg.motions import adjoint as adjoint  # it goes with a covariance
@@ -37,7 +39,7 @@ MIN_TURN = 0.25  # share of turn in a free motion, below which it is a shift
 
 
 class Evidence(NamedTuple):
-    """Points, and the directions along which both clouds say where they are."""
+    """Points, and the directions along which both clouds say where they are; all on the CPU."""
 
     points: Tensor  # (M, 3) float64, in the target's frame
     directions: Tensor  # (M, D, 3) unit
@@ -52,7 +54,10 @@ def shared_planes(
     T_target_source: Tensor,  # (4, 4)
     radius: float,
 ) -> Evidence:
-    """Find the source points that land on the target within `radius`, normal upon normal."""
+    """Find the source points that land on the target within `radius`, normal upon normal.
+
+    A GPU looks for them, and is waited for once; the rest is work of few points for the CPU.
+    """
     every = max(1, -(-len(source[0]) // MAX_POINTS))
     points, normals = (part[::every].double() for part in source)
     fixed, fixed_normals = (part.double() for part in target)
@@ -60,24 +65,25 @@ def shared_planes(
     here, turned = apply(T, points), normals @ T[:3, :3].T
     everywhere = torch.ones(1, len(fixed), dtype=torch.bool, device=fixed.device)
     index, _, valid = (
-        part[0] for part in Searchable(fixed[None], everywhere).nearest(here[None], radius, 1)
+        part[0, :, 0] for part in Searchable(fixed[None], everywhere).nearest(here[None], radius, 1)
     )
-    cosine = (turned * fixed_normals[index[:, 0]]).sum(-1)
-    kept = valid[:, 0] & (cosine.abs() > MIN_NORMAL_COSINE)
-    here, turned, index, cosine = here[kept], turned[kept], index[kept, 0], cosine[kept]
-    normal = fixed_normals[index]
-    left = ((here - fixed[index]) * normal).sum(-1, keepdim=True)
+    here, turned, there, normal, valid, extent = to_cpu(
+        (here, turned, fixed[index], fixed_normals[index], valid, _extent(fixed))
+    )
+    cosine = (turned * normal).sum(-1)
+    left = ((here - there) * normal).sum(-1, keepdim=True)
     again = turned * cosine.sign().unsqueeze(-1)  # which side is up may be unknown
-    return Evidence(here, normal[:, None], again[:, None], left, _extent(fixed))
+    kept = valid & (cosine.abs() > MIN_NORMAL_COSINE)
+    return Evidence(here[kept], normal[kept, None], again[kept, None], left[kept], float(extent))
 
 
 def matched_points(source: Tensor, target: Tensor, T_target_source: Tensor) -> Evidence:
-    """Let matches (N, 3) that agree with the pose speak for all three directions."""
+    """Let matches (N, 3) on the CPU that agree with the pose speak for all three directions."""
     every = max(1, -(-len(source) // MAX_POINTS))
     source, fixed = source[::every].double(), target[::every].double()
-    axes = torch.eye(3, dtype=fixed.dtype, device=fixed.device).expand(len(fixed), 3, 3)
+    axes = torch.eye(3, dtype=fixed.dtype).expand(len(fixed), 3, 3)
     left = apply(T_target_source.to(fixed), source) - fixed
-    return Evidence(fixed, axes, axes, left, _extent(fixed))
+    return Evidence(fixed, axes, axes, left, float(_extent(fixed)))
 
 
 def uncertainty(evidence: Evidence, scale: Scale, origin: Float64) -> Uncertainty:
@@ -86,7 +92,7 @@ def uncertainty(evidence: Evidence, scale: Scale, origin: Float64) -> Uncertaint
     The evidence lies in a local frame whose origin (3,) this is in the user's; the answer is in the
     user's.
     """
-    points, weights = evidence.points, _patch_shares(evidence.points, scale.feature_radius)
+    points, weights = evidence.points, patch_shares(evidence.points, scale.feature_radius)
     patches = weights.sum()
     if float(patches) == 0.0:
         centre, radius = points.new_zeros(3), max(evidence.extent, scale.voxel_size)
@@ -114,11 +120,11 @@ def uncertainty(evidence: Evidence, scale: Scale, origin: Float64) -> Uncertaint
     square = (weights * evidence.residuals.square().mean(-1)).sum() / patches.clamp_min(1e-12)
     noise2 = NOISE_SCALE**2 * (square + (MIN_NOISE * scale.voxel_size) ** 2)
     variance = 1 / (torch.where(free, 0.0, information) / noise2 + 1 / radius**2)
-    local = ((motions * variance) @ motions.T).cpu().numpy()
-    middle = centre.cpu().numpy() + origin
+    local = ((motions * variance) @ motions.T).numpy()
+    middle = centre.numpy() + origin
     unscaled = np.diag([1 / radius] * 3 + [1.0] * 3)
     covariance = moved_to(unscaled @ local @ unscaled, -middle)
-    names = _named(motions[:, free].cpu().numpy(), middle, radius)
+    names = _named(motions[:, free].numpy(), middle, radius)
     return Uncertainty((covariance + covariance.T) / 2, names)
 
 
@@ -154,17 +160,20 @@ def normalised_error(T_truth: Float64, T_estimate: Float64, covariance: Float64)
     return float(xi @ np.linalg.solve(covariance, xi))
 
 
-def _patch_shares(points: Tensor, radius: float) -> Tensor:
+def patch_shares(points: Tensor, radius: float) -> Tensor:
     """Return one over the number of points (M,) within the radius: each patch sums to one."""
-    near = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist") <= radius
-    return 1.0 / near.sum(-1).clamp_min(1).double()
-
-
-def _extent(points: Tensor) -> float:
-    """Return the root mean square distance of points (N, 3) from their middle."""
     if len(points) == 0:
-        return 0.0
-    return float((points - points.mean(0)).square().sum(-1).mean().sqrt())
+        return points.new_zeros(0)
+    pairs = cKDTree(points.numpy()).query_pairs(radius, output_type="ndarray")
+    others = np.bincount(pairs.ravel(), minlength=len(points))
+    return torch.from_numpy(1.0 / (1.0 + others))
+
+
+def _extent(points: Tensor) -> Tensor:
+    """Return the root mean square distance () of points (N, 3) from their middle."""
+    if len(points) == 0:
+        return points.new_zeros(())
+    return (points - points.mean(0)).square().sum(-1).mean().sqrt()
 
 
 def _named(motions: Float64, centre: Float64, radius: float) -> tuple[FreeDirection, ...]:
