@@ -56,7 +56,7 @@ def in_voxels(points: Tensor, voxel_size: float) -> Voxels:
     check_points("points", points)
     positive_number(voxel_size, "voxel_size")
     if len(points):
-        _check_width(points.amin(0), points.amax(0), voxel_size)
+        check_width(points.amin(0), points.amax(0), voxel_size)
     return Voxels.of(points, voxel_size)
 
 
@@ -116,7 +116,7 @@ class VoxelMeans:
     def __init__(self, voxel_size: float, low: Tensor, high: Tensor) -> None:
         """Take the least and the largest coordinates (3,) of all points that will come."""
         self.voxel_size = positive_number(voxel_size, "voxel_size")
-        _check_width(low, high, voxel_size)
+        check_width(low, high, voxel_size)
         self.low = low
         self.key = torch.zeros(0, dtype=torch.int64)  # (M,) ascending
         self.sum = torch.zeros(0, 4, dtype=torch.float64)  # (M, 4) of points, and their number
@@ -387,10 +387,10 @@ def _cells(points: Tensor, voxel_size: float, low: Tensor) -> Tensor:
     return ((points - low) / voxel_size + 0.5).floor()
 
 
-def _check_width(low: Tensor, high: Tensor, voxel_size: float) -> None:
+def check_width(low: Tensor, high: Tensor, voxel_size: float) -> None:
     """Raise where a cloud is so many voxels wide that they cannot be counted."""
     widest = float(_cells(high, voxel_size, low).amax()) + 1
-    if widest > MAX_CELLS:
+    if not widest <= MAX_CELLS:
         raise VBRegError(
             f"voxel_size is {voxel_size:g}, but the cloud is {widest:.3g} such voxels wide: "
             f"expected at most {MAX_CELLS}; give a larger voxel_size or drop far outliers"

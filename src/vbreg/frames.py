@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vbreg.backends.neighbors import radius_knn
-from vbreg.clouds import NORMAL_NEIGHBORS, in_voxels, lone_points, voxel_downsample
+from vbreg.clouds import NORMAL_NEIGHBORS, Voxels, check_width, in_voxels, lone_points
 from vbreg.errors import VBRegError, warn
 from vbreg.inputs import (
     MIN_MATCHES,
@@ -74,8 +74,12 @@ class LocalCloud:
 
     def thinned(self, sizes: Sequence[float], device: torch.device | None = None) -> list[Tensor]:
         """Return one point (M, 3) a voxel, of every voxel size, on the device."""
+        low, high = (torch.from_numpy(end) for end in bounds(self.points.numpy()))
+        for size in sizes:
+            check_width(low, high, size)  # here, since to ask a GPU takes as long as the rest
         points = self.points.to(device)
-        return [voxel_downsample(points, size) for size in sizes]
+        voxels = [Voxels.of(points, size) for size in sizes]
+        return [each.mean_points(points) for each in voxels]
 
     def multiplied(self, factors: Float64) -> LocalCloud:
         """Return the cloud with each axis times its factor (3,), about the user's origin."""
