@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.backends.corners import corner_pairs
 from tests.conftest import DEVICE
 from vbreg import backends
 from vbreg.alignment import MIN_PARTNERS, Surfaces, aligned, alignment_gain
 from vbreg.backends.plain import Backend
-from vbreg.geometry import apply, from_rotation_translation, random_rotation, rotation_of_vector
+from vbreg.geometry import apply, from_rotation_translation, random_rotation
 from vbreg.refinement import exact_surfaces, refined
 from vbreg.surfaces import OrientedPoints, SurfacePair
 
@@ -20,50 +21,9 @@ from vbreg.backends.triton import TritonBackend, alignment
 CLOSE = {"atol": 1e-10, "rtol": 0.0}
 
 
-def corner(B: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return points (B, n, 3) of three walls, 10 voxels wide, and normals that look either way."""
-    wall = torch.randint(3, (B, n), generator=generator)
-    normals = torch.nn.functional.one_hot(wall, 3) + 0.1 * torch.randn(B, n, 3, generator=generator)
-    points = 10 * torch.rand(B, n, 3, generator=generator) * (1 - torch.eye(3)[wall])
-    points += 0.1 * torch.randn(B, n, 3, generator=generator) + 30
-    side = torch.rand(B, n, 1, generator=generator).sub(0.5).sign()
-    return points, side * torch.nn.functional.normalize(normals, dim=-1)
-
-
 def pairs(B: int, seed: int = 0) -> tuple[SurfacePair, Tensor]:
-    """Return corners of 110 and 170 points with 40 matches, and poses some way off.
-
-    Some rows are not real and hold numbers that would be noticed.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    source, source_normals = corner(B, 110, generator)
-    target, target_normals = corner(B, 170, generator)
-    R = random_rotation(B, generator=generator)
-    t = 5 * torch.randn(B, 3, generator=generator)
-    T = from_rotation_translation(R, t)
-    real = [torch.rand(B, n, generator=generator) < 0.8 for n in (110, 170, 40)]
-    matched = corner(B, 40, generator)[0]
-    noise = torch.randn(B, 40, 3, generator=generator)
-    for part, kept in zip((source, target, matched), real, strict=True):
-        part[~kept] = 31.0
-    pair = SurfacePair(
-        OrientedPoints(source, source_normals, real[0]),
-        OrientedPoints(apply(T, target), target_normals @ R.mT, real[1]),
-        matched,
-        apply(T, matched) + noise,
-        real[2],
-    )
-    slip = 0.015 * torch.randn(B, 3, generator=generator, dtype=torch.float64)
-    off = from_rotation_translation(rotation_of_vector(slip), 10 * slip.flip(-1))
-    return on_device(pair), (off @ T.double()).to(DEVICE)
-
-
-def on_device(pair: SurfacePair) -> SurfacePair:
-    ends = (
-        OrientedPoints(end.points.to(DEVICE), end.normals.to(DEVICE), end.real.to(DEVICE))
-        for end in (pair.source, pair.target)
-    )
-    return SurfacePair(*ends, *(part.to(DEVICE) for part in pair[2:]))
+    """Return pairs of corners, and poses some way off."""
+    return corner_pairs(B, DEVICE, seed)
 
 
 def check(surfaces: Surfaces, T: Tensor, reach: float = 4.0) -> Tensor:
