@@ -42,12 +42,15 @@ from vbreg.frames import Matches
 from vbreg.methods import mac
 from vbreg.model import VBReg
 from vbreg.network import Ends, NetworkOutput, VariationalNonLocalNetwork
+from vbreg.refinement import MAX_POINTS, REACHES, exact_surfaces
+from vbreg.surfaces import OrientedPoints, SurfacePair
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig, select_seeds
 
 NETWORKS = ("universal", "fast")
 SEARCHED_POINTS, SEARCHED_NEIGHBORS = 20_000, 30  # as for normals and FPFH
 ORDERED_VOXEL, ORDERED_RADIUS = 0.05, 0.2  # the cloud is one wide
 JUDGED_POINTS, JUDGED_QUERIES = 8192, 20 * 512
+ALIGNED_POINTS, ALIGNED_MATCHES = 5000, 2000
 CELLS, CHANNELS, NEIGHBOURS = 30_000, 64, 0.35  # of a cloud, of a layer; the share that is there
 RUNS = 5
 COLUMNS = ("backend", "function", "plain_ms", "quick_ms", "ratio")
@@ -271,6 +274,37 @@ def comparisons_of_distances(points: Tensor) -> Iterator[Comparison]:
         yield Comparison("neighbors", f"distances, against torch's, {size}", readable, quick)
 
 
+def steps_on_clouds(quick: Backend, device: torch.device) -> Iterator[Comparison]:
+    """A step of a refinement on two samples of a corner, with as many points as of a room."""
+    generator = torch.Generator().manual_seed(0)
+
+    def walls(n: int) -> Tensor:
+        """Points of three walls with their normals behind them (1, n, 6)."""
+        normal = torch.eye(3)[torch.randint(3, (1, n), generator=generator)]
+        points = 60 * torch.rand(1, n, 3, generator=generator) * (1 - normal)
+        return torch.cat([points, normal], dim=-1).to(device)
+
+    def surface(n: int) -> OrientedPoints:
+        points, normals = walls(n).split(3, dim=-1)
+        return OrientedPoints(points, normals, torch.ones_like(points[..., 0], dtype=torch.bool))
+
+    matched = walls(ALIGNED_MATCHES)[..., :3]
+    real = torch.ones_like(matched[..., 0], dtype=torch.bool)
+    ends = surface(MAX_POINTS), surface(ALIGNED_POINTS)
+    surfaces = exact_surfaces(SurfacePair(*ends, matched, matched, real))
+    T = torch.eye(4, dtype=torch.float64, device=device)[None]
+    T[:, :3, 3] += 0.5
+    plain = Backend()
+    for name in ("aligned", "alignment_gain"):
+        if getattr(type(quick), name) is not getattr(Backend, name):
+            yield Comparison(
+                quick.name,
+                name,
+                partial(getattr(plain, name), surfaces, T, REACHES[0]),
+                partial(getattr(quick, name), surfaces, T, REACHES[0]),
+            )
+
+
 def neighbor_searches(device: torch.device) -> Iterator[Comparison]:
     """The tree against the grid, and all distances against either, where each is used."""
     generator = torch.Generator().manual_seed(0)
@@ -378,6 +412,7 @@ def main() -> None:
         *of_backend(quick, runs),
         *(whole_runs(quick, models, runs) if quick.name != "plain" else ()),
         *gathered_products(quick, device),
+        *steps_on_clouds(quick, device),
         *neighbor_searches(device),
         *(attention_forms(runs) if quick.name == "cpu" else ()),
     ]

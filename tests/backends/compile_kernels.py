@@ -15,7 +15,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vbreg.backends.triton import attention, ballots, gathered, layers, nearest, search
+from vbreg.backends.triton import (
+    alignment,
+    attention,
+    ballots,
+    gathered,
+    layers,
+    nearest,
+    search,
+)
 
 F16, F32, F64, U8, I32, I64 = "*fp16", "*fp32", "*fp64", "*u8", "*i32", "*i64"
 TILE, BACK = (
@@ -117,6 +125,30 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {"num_warps": 4},
     ),
     (
+        alignment._sums,
+        {
+            **dict.fromkeys(("source", "source_normals", "matched_source", "matched_target"), F64),
+            **dict.fromkeys(("middle", "T", "tiles"), F64),
+            **dict.fromkeys(("target", "target_normals"), F32),
+            **dict.fromkeys(("source_real", "target_real", "matched_real"), U8),
+            **dict.fromkeys(("n", "M", "N", "blocks"), "i32"),
+        },
+        {
+            **{"REACH": 4.0, "MIN_COSINE": 0.5, "THRESHOLD": 2.0},
+            **{"ROWS": alignment.ROWS, "POINTS": alignment.POINTS},
+        },
+        {"num_warps": alignment.WARPS},
+    ),
+    (
+        alignment._step,
+        {
+            **dict.fromkeys(("tiles", "middle", "T", "after", "gains"), F64),
+            **dict.fromkeys(("blocks", "programs"), "i32"),
+        },
+        {"MATCHES_WEIGHT": 0.1, "MIN_PARTNERS": 30.0, "TILES": alignment.TILES},
+        {"num_warps": alignment.STEP_WARPS},
+    ),
+    (
         search._fit,
         {**SETS, "T": F32, "sound": U8, "tolerance": "fp32"},
         {"SIZE": 64},
@@ -201,7 +233,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
 
 # Products run on tensor cores, which differ between generations of GPUs.
 WITHOUT_PRODUCTS = (
-    *(attention._join, ballots._elect),
+    *(alignment._sums, alignment._step, attention._join, ballots._elect),
     *(search._fit, search._score, search._refine, search._suppress, search._crowd),
     *(nearest._few, nearest._many),
 )

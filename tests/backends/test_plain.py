@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.backends.corners import corner_pairs
 from tests.conftest import GPU, SMALL, Form, fresh, make_problem
-from vbreg import estimation, geometry, voting
+from vbreg import alignment, estimation, geometry, voting
 from vbreg.backends.plain import Backend
 from vbreg.compatibility import spatial_attention, spatial_compatibility
 from vbreg.estimation import Estimate
 from vbreg.methods.common import is_inlier
 from vbreg.network import NormedMLP
+from vbreg.refinement import exact_surfaces
 from vbreg.voting import Electorate, HypotheticalInliers, Seeds, VotingConfig
 
 TESTED = {
@@ -31,6 +33,8 @@ TESTED = {
     "crowd_weights",
     "inlier_score",
     "refine",
+    "aligned",
+    "alignment_gain",
     "nearest",
     "gathered_product",
     "gathered_outer",
@@ -267,6 +271,21 @@ def test_refine(form: Form, masked: bool) -> None:
     assert bool(found.determined)
     assert bool(expected.determined)
     assert (expected.T - start).abs().max() > 0.05  # there was something to refine
+
+
+@pytest.mark.parametrize("up", [None, (0.0, 0.6, 0.8)])
+@pytest.mark.parametrize("reach", [4.0, 2.0])
+def test_steps_on_clouds(form: Form, reach: float, up: tuple[float, ...] | None) -> None:
+    pair, T = corner_pairs(2, form.device)
+    axis = None if up is None else torch.tensor(up, device=form.device)
+    surfaces = exact_surfaces(pair)
+    found = form.backend.aligned(surfaces, T, reach, axis)
+    expected = alignment.aligned(surfaces, T, reach, axis)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    assert ((expected - T).abs().amax((1, 2)) > 0.01).all()
+    gain = form.backend.alignment_gain(surfaces, T, reach)
+    torch.testing.assert_close(gain, alignment.alignment_gain(surfaces, T, reach))
+    assert (gain > 0.05).all()
 
 
 @pytest.mark.parametrize(("k", "radius"), [(1, torch.inf), (3, 2.0), (12, 4.0)])

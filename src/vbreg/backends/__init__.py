@@ -1,8 +1,8 @@
 """The one seam for hardware: the steps that exist in more than one form, and who chooses the form.
 
-The science (`network`, `compatibility`, `voting`, `estimation`) is written once, in torch, for any
-device. A backend is a `Backend`: the same few functions, each either that readable form or a
-quicker one with the same answer.
+The science (`network`, `compatibility`, `voting`, `estimation`, `alignment`) is written once, in
+torch, for any device. A backend is a `Backend`: the same few functions, each either that readable
+form or a quicker one with the same answer.
 
 | backend | runs on | what it is |
 |---|---|---|

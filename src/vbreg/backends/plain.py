@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from vbreg import estimation, voting
+from vbreg import alignment, estimation, voting
+from vbreg.alignment import Surfaces
 from vbreg.backends.gathered import gathered_outer, gathered_product
 from vbreg.backends.neighbors import nearest_by_distances
 from vbreg.compatibility import spatial_compatibility
@@ -103,6 +104,16 @@ class Backend(NetworkSteps):
     ) -> Estimate:
         """Fit the poses (B, 4, 4) to all their inliers until they settle."""
         return estimation.refine(estimate, source, target, mask, rounds=rounds)
+
+    def aligned(
+        self, surfaces: Surfaces, T: Tensor, reach: float, up: Tensor | None = None
+    ) -> Tensor:
+        """Return poses (B, 4, 4) a step nearer to where clouds lie on each other."""
+        return alignment.aligned(surfaces, T, reach, up)
+
+    def alignment_gain(self, surfaces: Surfaces, T: Tensor, reach: float) -> Tensor:
+        """Return how well clouds lie on each other (B,) under poses (B, 4, 4)."""
+        return alignment.alignment_gain(surfaces, T, reach)
 
     def nearest(
         self, points: Tensor, queries: Tensor, real: Tensor, k: int, radius: float = math.inf

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vbreg.alignment import Surfaces
 from vbreg.backends.plain import Backend
-from vbreg.backends.triton import attention, ballots, gathered, layers, nearest, search
+from vbreg.backends.triton import alignment, attention, ballots, gathered, layers, nearest, search
 from vbreg.backends.triton.beta import coordinates
 from vbreg.backends.triton.branches import BranchesTogether, kept_alive, weights_state
 from vbreg.backends.triton.precision import rounded_products
@@ -182,6 +183,16 @@ class TritonBackend(Backend):
         points = coordinates(source, target)
         found = search.refine(*estimate, points, mask, rounds, SETTLED)
         return Estimate(*found)
+
+    def aligned(
+        self, surfaces: Surfaces, T: Tensor, reach: float, up: Tensor | None = None
+    ) -> Tensor:
+        if up is not None:
+            return super().aligned(surfaces, T, reach, up)
+        return alignment.step(surfaces, T, reach)[0]
+
+    def alignment_gain(self, surfaces: Surfaces, T: Tensor, reach: float) -> Tensor:
+        return alignment.step(surfaces, T, reach)[1]
 
     def nearest(
         self, points: Tensor, queries: Tensor, real: Tensor, k: int, radius: float = math.inf
