@@ -6,8 +6,8 @@ the tiles up, solves for the small motion and makes it. No program waits for ano
 always added in the same order.
 
 A row of normal equations is that of a plane: (arm x normal, normal, distance). A match counts as
-three planes, along the axes. Arms are measured from where the middle of the source lies, and the
-normal equations are moved to the middle that the weights have once that is known.
+three planes, along the axes. Arms are measured from where the pose puts the middle of the source;
+the sums are carried over to the middle of the weighted points once that is known.
 
 A tile is 8 x 8: the weighted products of rows (7 x 7), an empty column, and in the last row
 the weighted arm (3), its square, the weight, and the numbers of planes, gain and rows.
