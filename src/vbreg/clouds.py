@@ -22,6 +22,7 @@ from vbreg.types import Bool, Float64
 
 NORMAL_NEIGHBORS = 30  # at most, that give a normal
 SPREADING_STEPS = 8  # averaging steps that find the side of a surface on which its surroundings lie
+BEHIND_ALL = 2**62  # more than any number of a voxel
 CENTROID_WEIGHT = 1e-3  # of the cloud's centroid in the same question, in radii
 SURFACE_VOXELS = 4500  # that a cloud should have at its own voxel size
 MIN_SURFACE_NEIGHBORS = 8  # of the 26 voxels around one, for it to lie within a sampled surface
@@ -76,12 +77,12 @@ class Voxels:
             return Voxels(none, none, none.sum())
         low = points if real is None else points.masked_fill(~real.unsqueeze(-1), torch.inf)
         key = _voxel_keys(points, voxel_size, low.amin(0))
-        if real is not None:
-            key = key.masked_fill(~real, torch.iinfo(key.dtype).max)
+        if real is not None:  # every other point has a voxel of its own, behind all of these
+            key = torch.where(real, key, BEHIND_ALL + torch.arange(len(key), device=key.device))
         ordered, order = key.sort(stable=True)
         voxel = F.pad((ordered[1:] != ordered[:-1]).cumsum(0), (1, 0))
-        last = voxel[-1] if real is None else voxel[-1] - (~real).any().long()
-        return Voxels(order, voxel, last + 1)
+        count = voxel[-1] + 1
+        return Voxels(order, voxel, count if real is None else count - (~real).sum())
 
     def means(self, part: Tensor) -> Tensor:
         """Return the means of rows (N, C) in each voxel -> (N, C), for `count` voxels."""

@@ -11,7 +11,7 @@ from vbreg import backends
 from vbreg.backends import BackendName, devices
 from vbreg.backends.devices import to_cpu
 from vbreg.backends.plain import Backend
-from vbreg.backends.recorder import MAX_RECORDINGS, Recorder, bucket, power_of_two
+from vbreg.backends.recorder import MAX_RECORDINGS, Recorder, bucket, coarse_bucket
 from vbreg.estimation import Limits
 from vbreg.frames import Matches
 from vbreg.network import NetworkConfig
@@ -245,7 +245,7 @@ class RecordedJudge:
     """A judge whose work is recorded once for every bucket of sizes and then replayed.
 
     A pair has five sizes. So that few recordings serve all pairs, both clouds share theirs, and
-    buckets are powers of two.
+    buckets are coarse.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -260,7 +260,7 @@ class RecordedJudge:
 
     def __call__(self, network: JudgeNetwork, question: Question, refine: bool) -> Verdict:
         """Return the verdict on a pair, on its device. One thread at a time."""
-        sizes = tuple(power_of_two(size) for size in _question_sizes(question))
+        sizes = tuple(coarse_bucket(size) for size in _question_sizes(question))
         ends = question.source, question.target
         rest = [(cloud.descriptors.shape[-1], cloud.looked_at.shape[1]) for cloud in ends]
         key = id(network), refine, *sizes, *rest, question.valid.shape

@@ -194,8 +194,8 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
         {"num_warps": 4},
     ),
     (
-        nearest._few,
-        NEAREST,
+        nearest._one,
+        {name: kind for name, kind in NEAREST.items() if name != "K"},
         {"QUERIES": nearest.QUERIES, "POINTS": nearest.POINTS},
         {"num_warps": nearest.WARPS},
     ),
@@ -235,7 +235,7 @@ KERNELS: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]] = [
 WITHOUT_PRODUCTS = (
     *(alignment._sums, alignment._step, attention._join, ballots._elect),
     *(search._fit, search._score, search._refine, search._suppress, search._crowd),
-    *(nearest._few, nearest._many),
+    *(nearest._one, nearest._many),
 )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from vbreg.errors import VBRegError
 
-MAX_RECORDINGS = 32  # of one kind of work; the oldest goes
+MAX_RECORDINGS = 48  # of one kind of work; the oldest goes
 WARM_UP_RUNS = 2  # in which kernels are compiled and libraries set themselves up
 
 T = TypeVar("T")
@@ -62,8 +62,3 @@ def coarse_bucket(n: int) -> int:
     """Return a number of rows for n of which there are few: powers of two and halfway between."""
     above = max(1024, 1 << (n - 1).bit_length())
     return 3 * above // 4 if 1024 < n <= 3 * above // 4 else above
-
-
-def power_of_two(n: int) -> int:
-    """Return the least power of two from 1024 on that holds n rows."""
-    return max(1024, 1 << (n - 1).bit_length())

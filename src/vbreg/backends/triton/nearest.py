@@ -2,9 +2,8 @@
 
 Computes what `neighbors.nearest_by_distances` does, in one launch of one of two kernels.
 
-For few neighbours a program has some queries and goes through all points of their cloud once for
-each neighbour. It reads a point once for all its queries, and keeps no list that it would have to
-sort, so that nothing is quicker for one neighbour, or where the radius is infinite.
+For one neighbour a program has some queries and goes through all points of their cloud. It reads a
+point once for all its queries, and keeps no list that it would have to sort.
 
 For more neighbours a program has one query and goes through the points once. It keeps a sorted
 list of the nearest that it has seen, and passes over a block of points when none is within the
@@ -19,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-QUERIES, POINTS, WARPS = 32, 128, 4  # of a program that looks for few neighbours
-MAX_FEW = 8  # neighbours, up to which all points are gone through once for each
+QUERIES, POINTS, WARPS = 32, 128, 4  # of a program that looks for one neighbour
 MAX_NEIGHBORS = 256  # as many keys fit the registers of a program
 BLOCK = 256  # points that are passed over together
 MIN_SLOTS, SLOTS_OF_WARP = 32, 128  # of the list of a program, and for each of its warps
@@ -28,9 +26,9 @@ MIN_SLOTS, SLOTS_OF_WARP = 32, 128  # of the list of a program, and for each of 
 NO_NEIGHBOR = tl.constexpr(0x7F800000 << 32)  # the key of row 0 at an infinite distance
 
 
-@triton.jit(do_not_specialize=["N", "Q", "K"])
-def _few(
-    points, queries, real, index, distance2, N, Q, K, limit,
+@triton.jit(do_not_specialize=["N", "Q"])
+def _one(
+    points, queries, real, index, distance2, N, Q, limit,
     QUERIES: tl.constexpr, POINTS: tl.constexpr,
 ):  # fmt: skip
     cloud = tl.program_id(1).to(tl.int64)
@@ -42,34 +40,28 @@ def _few(
     z = tl.load(queries + 2, mask=asked, other=0.0)[:, None]
     points += cloud * N * 3
     real += cloud * N
-    last = tl.full([QUERIES], -1.0, dtype=tl.float32)  # distance of the neighbour found before
-    before = tl.full([QUERIES], -1, dtype=tl.int32)  # and its row
-    k = 0
-    while k < K:
-        best = tl.full([QUERIES, POINTS], float("inf"), dtype=tl.float32)
-        which = tl.zeros([QUERIES, POINTS], dtype=tl.int32)
-        start = 0
-        while start < N:
-            columns = start + tl.arange(0, POINTS)
-            inside = columns < N
-            kept = tl.load(real + columns, mask=inside, other=0) != 0
-            dx = x - tl.load(points + 3 * columns, mask=inside, other=0.0)[None, :]
-            dy = y - tl.load(points + 3 * columns + 1, mask=inside, other=0.0)[None, :]
-            dz = z - tl.load(points + 3 * columns + 2, mask=inside, other=0.0)[None, :]
-            d = dx * dx + dy * dy + dz * dz
-            further = (d > last[:, None]) | ((d == last[:, None]) & (columns > before[:, None]))
-            better = further & kept[None, :] & (d < best)
-            best = tl.where(better, d, best)
-            which = tl.where(better, columns[None, :], which)
-            start += POINTS
-        last = tl.min(best, 1)
-        # Of several equally near the lowest row counts.
-        before = tl.min(tl.where(best == last[:, None], which, N), 1)
-        near = last <= limit
-        place = (cloud * Q + rows) * K + k
-        tl.store(index + place, tl.where(near, before, 0).to(tl.int64), mask=asked)
-        tl.store(distance2 + place, tl.where(near, last, float("inf")), mask=asked)
-        k += 1
+    best = tl.full([QUERIES, POINTS], float("inf"), dtype=tl.float32)
+    which = tl.zeros([QUERIES, POINTS], dtype=tl.int32)
+    start = 0
+    while start < N:
+        columns = start + tl.arange(0, POINTS)
+        inside = columns < N
+        kept = tl.load(real + columns, mask=inside, other=0) != 0
+        dx = x - tl.load(points + 3 * columns, mask=inside, other=0.0)[None, :]
+        dy = y - tl.load(points + 3 * columns + 1, mask=inside, other=0.0)[None, :]
+        dz = z - tl.load(points + 3 * columns + 2, mask=inside, other=0.0)[None, :]
+        d = dx * dx + dy * dy + dz * dz
+        better = kept[None, :] & (d < best)
+        best = tl.where(better, d, best)
+        which = tl.where(better, columns[None, :], which)
+        start += POINTS
+    nearest = tl.min(best, 1)
+    # Of several equally near the lowest row counts.
+    row = tl.min(tl.where(best == nearest[:, None], which, N), 1)
+    near = nearest <= limit
+    place = cloud * Q + rows
+    tl.store(index + place, tl.where(near, row, 0).to(tl.int64), mask=asked)
+    tl.store(distance2 + place, tl.where(near, nearest, float("inf")), mask=asked)
 
 
 @triton.jit
@@ -148,15 +140,17 @@ def search(
         return index, distance2
     given = (
         points.contiguous(), queries.contiguous(), real.contiguous().view(torch.uint8),
-        index, distance2, points.shape[1], Q, k,
-        min(radius * radius, torch.finfo(torch.float32).max),
+        index, distance2, points.shape[1], Q,
     )  # fmt: skip
-    if k <= MAX_FEW:
-        _few[(triton.cdiv(Q, QUERIES), B)](*given, QUERIES=QUERIES, POINTS=POINTS, num_warps=WARPS)
+    limit = min(radius * radius, torch.finfo(torch.float32).max)
+    if k == 1:
+        _one[(triton.cdiv(Q, QUERIES), B)](
+            *given, limit, QUERIES=QUERIES, POINTS=POINTS, num_warps=WARPS
+        )
         return index, distance2
     slots = max(MIN_SLOTS, triton.next_power_of_2(k))
     _many[(Q, B)](
-        *given, BLOCK=BLOCK, SLOTS=slots, num_warps=max(1, slots // SLOTS_OF_WARP),
+        *given, k, limit, BLOCK=BLOCK, SLOTS=slots, num_warps=max(1, slots // SLOTS_OF_WARP),
         enable_fp_fusion=False,  # distances are rounded as torch rounds them
     )  # fmt: skip
     return index, distance2
