@@ -88,9 +88,11 @@ def description_of(
 ) -> Description:
     """Return what is told of a cloud in the unit of the scale, on the device of its points."""
     device = cloud.points.device
+    if not descriptor.recordable:
+        return _step_by_step(cloud, scale, descriptor.rows, clock)
 
     def work(backend: Backend) -> Description:
-        if backend.records and descriptor.recordable:
+        if backend.records:
             recorded = _recorded_on(device, descriptor)
             if recorded.takes(cloud):
                 with clock("descriptors"), devices.current(cloud.points):
