@@ -122,6 +122,17 @@ def test_a_recording_gives_what_the_steps_give() -> None:
 
 
 @needs_gpu
+def test_a_recording_serves_callers_in_and_out_of_inference_mode() -> None:
+    cloud = sampled(device=DEVICE)
+    recorded = RecordedDescriber(learned().rows, torch.device(DEVICE))
+    with torch.inference_mode():
+        first = recorded(cloud)
+    again = recorded(cloud)
+    assert torch.equal(first.descriptors, again.descriptors)
+    assert not again.descriptors.is_inference()
+
+
+@needs_gpu
 def test_a_size_is_recorded_once_it_was_met_a_few_times() -> None:
     compute = learned()
     recorded = RecordedDescriber(compute.rows, torch.device(DEVICE))

@@ -149,13 +149,14 @@ class RecordedDescriber:
         """Return what is told of a cloud in voxels. One thread at a time."""
         size = Size.of(cloud)
         with self.lock:
-            if size not in self.recordings:
-                if len(self.recordings) >= MAX_RECORDINGS:
-                    self.recordings.pop(next(iter(self.recordings)))
-                self.recordings[size] = self._record(cloud, size)
-            graph, held, known, output = self.recordings[size]
-            _fill(held, known, cloud)
-            graph.replay()
+            with torch.inference_mode():  # whatever the caller's mode is when it is recorded
+                if size not in self.recordings:
+                    if len(self.recordings) >= MAX_RECORDINGS:
+                        self.recordings.pop(next(iter(self.recordings)))
+                    self.recordings[size] = self._record(cloud, size)
+                graph, held, known, output = self.recordings[size]
+                _fill(held, known, cloud)
+                graph.replay()
             told, N = output.surface, len(cloud.points)
             surface = SurfaceDescription(
                 told.normals[:N].clone(), told.lone_share.clone(), told.volume_share.clone()
