@@ -279,7 +279,13 @@ def resized(labelled: Labelled, n: int) -> Correspondences:
 
 
 def estimate(model: VBReg, matches: Correspondences) -> Registration:
-    return model.estimate(matches.source, matches.target, inlier_threshold=SCALE.inlier_threshold)
+    """Estimate from all matches, more than are taken by default included."""
+    return model.estimate(
+        matches.source,
+        matches.target,
+        inlier_threshold=SCALE.inlier_threshold,
+        max_correspondences=max(SIZES[0], len(matches)),
+    )
 
 
 def growth(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
-from results import Results, ResultsError, made_by, read_rows, weights_of
+from results import NotMeasuredError, Results, ResultsError, made_by, read_rows, weights_of
 from table_cells import below, grouped, lead, mean, number_of, percent, recall
 
 from vbreg.benchmark.markdown import markdown_table
+from vbreg.experiments.tables import NETWORKS
 
 
 def model(found: Results) -> str:
@@ -37,6 +40,22 @@ def ablation(found: Results, name: str) -> str:
     header = ["variant", *(f"{column} ({n} pairs)" for column, n in columns.items())]
     body = [[m, *(cells.get((m, c), "-") for c in columns)] for m in methods]
     return below(markdown_table(header, body), made_by(path))
+
+
+def ablation_learning(found: Results) -> str:
+    """Poses and labels of held-out match sets while the networks of table 3 learned."""
+    body, steps = [], []
+    for name, title in NETWORKS.items():
+        log = found.path("training", "ablation", name, "log.jsonl")
+        if not log.exists():
+            raise NotMeasuredError(f"no file {log}")
+        records = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+        looks = [record for record in records if record["kind"] == "validation"]
+        steps = [str(look["step"]) for look in looks]
+        shares = ([look[column] for look in looks] for column in ("recall", "inlier_f1"))
+        body.append([title, *(f"{100 * share:.1f}" for part in shares for share in part)])
+    header = [f"{what}, step {step}" for what in ("poses, %", "F1, %") for step in steps]
+    return markdown_table(["network", *header], body)
 
 
 def latent_features(found: Results) -> str:

@@ -23,7 +23,15 @@ from functools import partial
 from pathlib import Path
 
 from results import CPU, DATASETS, GPU, SAMPLED, NotMeasuredError, Results, ResultsError
-from tables_of_features import ablation, ambiguity, latent_features, model, similarity, theorem
+from tables_of_features import (
+    ablation,
+    ablation_learning,
+    ambiguity,
+    latent_features,
+    model,
+    similarity,
+    theorem,
+)
 from tables_of_recall import (
     descriptors,
     everything,
@@ -67,6 +75,7 @@ TABLES: Mapping[str, Table] = {
     "fewest-points": fewest_points,  # table2/*/table2.csv
     "ablation-search": partial(ablation, name="table3_search"),  # table3/table3_search.csv
     "ablation-networks": partial(ablation, name="table3_networks"),
+    "ablation-learning": ablation_learning,  # training/ablation/*/log.jsonl
     "latent-features": latent_features,  # both of table3
     "clouds": clouds,  # speed/*/clouds.csv
     "matches": matches,  # speed/*/matches.csv
