@@ -12,6 +12,7 @@ longest first.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,7 @@ from made_up import THRESHOLD, made_up_matches
 from torch.profiler import ProfilerActivity, profile
 
 from vbreg import demo
-from vbreg.backends import devices
+from vbreg.backends import VARIABLE, devices
 from vbreg.model import VBReg
 from vbreg.registration import register
 from vbreg.types import Registration
@@ -77,9 +78,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=25)
     options = parser.parse_args()
-    backend = "plain" if options.plain else "auto"
+    if options.plain:
+        os.environ[VARIABLE] = "plain"
     weights = options.weights or ("fast" if options.clouds else "universal")
-    model = VBReg.from_pretrained(weights, device=options.device, backend=backend)
+    model = VBReg.from_pretrained(weights, device=options.device)
     if options.clouds:
         source, target = (cloud.points for cloud in demo.load()[:2])
         solve = partial(register, source, target, voxel_size=VOXEL_SIZE, model=model)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -108,12 +109,84 @@ def test_points_that_stand_alone_and_those_of_a_volume_are_counted() -> None:
     assert float(surface_of(Sampled(block, block, rows, None)).volume_share) > 0.5
 
 
+class Replay:
+    """Stands in for a recording on a CPU: a replay writes into what the first run returned."""
+
+    def __init__(self, run: Callable[[], Description], output: Description) -> None:
+        self.run, self.output = run, output
+
+    def replay(self) -> None:
+        again = self.run()
+        for there, here in zip(flat(self.output), flat(again), strict=True):
+            there.copy_(here)
+
+
+class StandIn:
+    """Records on a CPU, as often as there is memory for it."""
+
+    def __init__(self, memory: int = 9) -> None:
+        self.memory, self.made = memory, 0
+
+    def record(self, run: Callable[[], Description]) -> tuple[Replay, Description]:
+        if self.made == self.memory:
+            raise torch.cuda.OutOfMemoryError("none is left")
+        self.made += 1
+        output = run()
+        return Replay(run, output), output
+
+
+def flat(told: Description) -> list[torch.Tensor]:
+    return [*told.surface, told.descriptors]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedDescriber:
+    monkeypatch.setattr(description, "Recorder", lambda device: StandIn())
+    return RecordedDescriber(learned().rows, torch.device("cpu"))
+
+
+def test_a_cloud_is_told_the_same_however_often_its_size_was_met(
+    recorded: RecordedDescriber,
+) -> None:
+    one, other = sampled(0.15), sampled(0.16)
+    assert Size.of(one) == Size.of(other)
+    first = recorded(one)
+    for _ in range(MET_BEFORE):
+        recorded(other)
+    assert recorded.recorder.made == len(recorded.recordings) == 1
+    again = recorded(one)
+    for a, b in zip(flat(first), flat(again), strict=True):
+        assert torch.equal(a, b)
+    recorded(other)  # must not write over what is handed out
+    for a, b in zip(flat(first), flat(again), strict=True):
+        assert torch.equal(a, b)
+        assert not b.is_inference()
+    assert len(again.surface.normals) == len(one.points)
+    assert len(again.descriptors) == len(one.rows)
+
+
+def test_without_memory_for_a_recording_it_goes_step_by_step(recorded: RecordedDescriber) -> None:
+    recorded.recorder.memory = 0
+    cloud = sampled(0.15)
+    first, *others = (recorded(cloud) for _ in range(MET_BEFORE + 3))
+    assert not recorded.recordings
+    assert all(torch.equal(first.descriptors, other.descriptors) for other in others)
+
+
+def test_large_clouds_are_not_recorded() -> None:
+    cloud = sampled(0.15)
+    assert RecordedDescriber.takes(cloud)
+    many = torch.zeros(description.MAX_RECORDED_POINTS + 1, 3)
+    assert not RecordedDescriber.takes(cloud._replace(points=many))
+    assert not RecordedDescriber.takes(cloud._replace(rows=torch.arange(10_000)))
+
+
 @needs_gpu
 def test_a_recording_gives_what_the_steps_give() -> None:
     cloud = sampled(device=DEVICE)
     expected = stepwise(cloud)
     recorded = RecordedDescriber(learned().rows, torch.device(DEVICE))
-    for _ in range(2):
+    for _ in range(MET_BEFORE + 2):
         found = recorded(cloud)
         torch.testing.assert_close(found.descriptors, expected.descriptors, atol=1e-3, rtol=0)
         same = (found.surface.normals * expected.surface.normals).sum(-1)
@@ -126,33 +199,27 @@ def test_a_recording_serves_callers_in_and_out_of_inference_mode() -> None:
     cloud = sampled(device=DEVICE)
     recorded = RecordedDescriber(learned().rows, torch.device(DEVICE))
     with torch.inference_mode():
-        first = recorded(cloud)
+        first = [recorded(cloud) for _ in range(MET_BEFORE + 1)][-1]
     again = recorded(cloud)
     assert torch.equal(first.descriptors, again.descriptors)
     assert not again.descriptors.is_inference()
 
 
 @needs_gpu
-def test_a_size_is_recorded_once_it_was_met_a_few_times() -> None:
-    compute = learned()
-    recorded = RecordedDescriber(compute.rows, torch.device(DEVICE))
-    cloud = sampled(device=DEVICE)
-    assert [recorded.takes(cloud) for _ in range(MET_BEFORE + 2)] == [False] * MET_BEFORE + [
-        True
-    ] * 2
+def test_recordings_are_made_of_sizes_that_come_again() -> None:
+    mine, device = replace(learned(), name="mine"), torch.device(DEVICE)
     source = demo.load()[0]
-    tables = [
-        describe(source, SCALE, descriptor=compute, device=torch.device(DEVICE)).descriptors.cpu()
-        for _ in range(MET_BEFORE + 2)
-    ]
-    for table in tables[1:]:
-        assert np.allclose(table, tables[0], atol=1e-3)
+    tables, made = [], []
+    for _ in range(MET_BEFORE + 2):
+        described = describe(source, SCALE, descriptor=mine, device=device)
+        tables.append(described.descriptors)
+        made.append(len(description._recorded_on(device, mine).recordings))
+    assert made == [0] * MET_BEFORE + [1] * 2
+    assert all(torch.equal(table, tables[0]) for table in tables)
 
 
 @needs_gpu
 def test_recordings_go_with_their_descriptor() -> None:
-    from dataclasses import replace
-
     mine = replace(learned(), name="mine")
     device = torch.device(DEVICE)
     description._recorded_on(device, mine)

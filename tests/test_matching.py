@@ -331,6 +331,24 @@ def test_an_unknown_descriptor_lists_the_known():
         describe_points(points, np.zeros(3), SCALE, descriptor=33)
 
 
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (torch.full((50, 3), torch.nan), "points holds 50 points with NaN"),
+        (torch.rand(50, 4), r"points has shape \(50, 4\)"),
+        (torch.ones(50, 3, dtype=torch.int32), "points is torch.int32"),
+        (torch.tensor([[0.0, 0, 0], [1e6, 0, 0]]), "such voxels wide"),
+    ],
+)
+@pytest.mark.parametrize("descriptor", ["fpfh", "learned"])
+def test_points_that_cannot_be_described_are_told(points, words, descriptor):
+    with pytest.raises(VBRegError, match=words):
+        describe_points(points, np.zeros(3), SCALE, descriptor=descriptor)
+    sound = torch.rand(50, 3)
+    with pytest.raises(VBRegError, match=words.replace("points", "detail", 1)):
+        describe_points(sound, np.zeros(3), SCALE, descriptor=descriptor, detail=points)
+
+
 def test_normals_point_to_the_viewpoint_in_the_frame_of_the_cloud():
     rng = np.random.default_rng(0)
     plane = np.stack([*rng.uniform(0, 1.5, (2, 5000)), np.full(5000, 100.0)], axis=-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
@@ -28,9 +29,10 @@ from vbreg.timing import Clock, untimed
 IN_VOXELS = Scale(1.0)
 FINER = 4  # times as many finer points as points, at most, in a recording
 MAX_RECORDED_POINTS, MAX_RECORDED_ROWS = 2**15, 2**13
-MET_BEFORE = 2  # clouds of a size described step by step, before it is worth a recording
+MET_BEFORE = 2  # clouds of a size that go step by step, before it is worth a recording
 
-Rows: TypeAlias = Callable[[ThinnedCloud, Tensor], Tensor]  # as those of a `Descriptor`
+# Of a descriptor: a cloud, and some of its rows (n,) -> (n, D).
+Rows: TypeAlias = Callable[[ThinnedCloud, Tensor], Tensor]
 
 
 class Sampled(NamedTuple):
@@ -92,12 +94,10 @@ def description_of(
         return _step_by_step(cloud, scale, descriptor.rows, clock)
 
     def work(backend: Backend) -> Description:
-        if backend.records:
-            recorded = _recorded_on(device, descriptor)
-            if recorded.takes(cloud):
-                with clock("descriptors"), devices.current(cloud.points):
-                    return recorded(cloud.in_voxels(scale.voxel_size))
-        return _step_by_step(cloud, scale, descriptor.rows, clock)
+        if not (backend.records and RecordedDescriber.takes(cloud)):
+            return _step_by_step(cloud, scale, descriptor.rows, clock)
+        with clock("descriptors"), devices.current(cloud.points):
+            return _recorded_on(device, descriptor)(cloud.in_voxels(scale.voxel_size))
 
     return backends.run(work, device)[0]
 
@@ -123,53 +123,70 @@ class RecordedDescription(NamedTuple):
 
 
 class RecordedDescriber:
-    """Describes clouds on one GPU by recordings, one for every bucket of sizes.
+    """Describes clouds on one GPU, padded to buckets of sizes, by recordings of those met often.
 
     A recording takes as long as some clouds described step by step, so that a size is recorded once
-    it was met a few times.
+    it was met a few times. Until then, and where there is no memory for a recording, the same
+    padded run goes step by step, so that a cloud is told the same every time.
     """
 
     def __init__(self, rows: Rows, device: torch.device) -> None:
         """Take the rows of a descriptor, in which nothing waits for the device."""
         self.rows, self.recorder = rows, Recorder(device)
         self.met: Counter[Size] = Counter()
+        self.unrecorded: set[Size] = set()  # for want of memory
         self.recordings: dict[Size, RecordedDescription] = {}
         self.lock = Lock()
 
-    def takes(self, cloud: Sampled) -> bool:
-        """Tell whether a cloud's size is worth a recording by now; asking counts as meeting it."""
+    @staticmethod
+    def takes(cloud: Sampled) -> bool:
+        """Tell whether a cloud is small enough for a recording."""
         size = Size.of(cloud)
-        with self.lock:
-            self.met[size] += 1
-            often = self.met[size] > MET_BEFORE
-        return often and size.points <= MAX_RECORDED_POINTS and size.rows <= MAX_RECORDED_ROWS
+        return size.points <= MAX_RECORDED_POINTS and size.rows <= MAX_RECORDED_ROWS
 
     @torch.no_grad()
     def __call__(self, cloud: Sampled) -> Description:
-        """Return what is told of a cloud in voxels. One thread at a time."""
-        size = Size.of(cloud)
+        """Return what is told of a cloud in voxels. Threads wait for each other."""
         with self.lock:
             with torch.inference_mode():  # whatever the caller's mode is when it is recorded
-                if size not in self.recordings:
-                    if len(self.recordings) >= MAX_RECORDINGS:
-                        self.recordings.pop(next(iter(self.recordings)))
-                    self.recordings[size] = self._record(cloud, size)
-                graph, held, known, output = self.recordings[size]
-                _fill(held, known, cloud)
-                graph.replay()
-            told, N = output.surface, len(cloud.points)
-            surface = SurfaceDescription(
-                told.normals[:N].clone(), told.lone_share.clone(), told.volume_share.clone()
+                surface, descriptors = self._padded(cloud, Size.of(cloud))
+            return Description(
+                SurfaceDescription(
+                    surface.normals[: len(cloud.points)].clone(),
+                    surface.lone_share.clone(),
+                    surface.volume_share.clone(),
+                ),
+                descriptors[: len(cloud.rows)].clone(),
             )
-            return Description(surface, output.descriptors[: len(cloud.rows)].clone())
 
-    def _record(self, cloud: Sampled, size: Size) -> RecordedDescription:
+    def _padded(self, cloud: Sampled, size: Size) -> Description:
+        """Return what is told of a cloud with rows behind that are not real."""
+        self.met[size] += 1
+        if self.met[size] > MET_BEFORE and size not in self.unrecorded:
+            try:
+                return self._replayed(cloud, size)
+            except devices.OutOfMemoryError:
+                self.unrecorded.add(size)
         held, known = _longer(cloud, size)
         _fill(held, known, cloud)
-        graph, output = self.recorder.record(
-            lambda: _step_by_step(_marked(held, known), IN_VOXELS, self.rows, untimed)
-        )
-        return RecordedDescription(graph, held, known, output)
+        return self._run(held, known)
+
+    def _replayed(self, cloud: Sampled, size: Size) -> Description:
+        """Return the same by a recording, which the next replay of any writes over."""
+        if size not in self.recordings:
+            if len(self.recordings) >= MAX_RECORDINGS:
+                self.recordings.pop(next(iter(self.recordings)))
+            held, known = _longer(cloud, size)
+            _fill(held, known, cloud)
+            graph, output = self.recorder.record(partial(self._run, held, known))
+            self.recordings[size] = RecordedDescription(graph, held, known, output)
+        graph, held, known, output = self.recordings[size]
+        _fill(held, known, cloud)
+        graph.replay()
+        return output
+
+    def _run(self, held: Sampled, known: Tensor) -> Description:
+        return _step_by_step(_marked(held, known), IN_VOXELS, self.rows, untimed)
 
 
 class Size(NamedTuple):
@@ -203,8 +220,9 @@ def _fill(held: Sampled, known: Tensor, cloud: Sampled) -> None:
     for there, here in zip(held[:3], cloud[:3], strict=True):
         there[: len(here)].copy_(here)
     if held.sensor is not None and cloud.sensor is not None:
-        held.sensor.copy_(cloud.sensor)
-    known.copy_(torch.tensor([len(cloud.points), len(cloud.detail)]))
+        held.sensor.copy_(cloud.sensor, non_blocking=True)
+    known[0].fill_(len(cloud.points))  # a copy of both would wait for the device
+    known[1].fill_(len(cloud.detail))
 
 
 def _marked(held: Sampled, known: Tensor) -> Sampled:

@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vbreg.backends.devices import to_cpu
-from vbreg.clouds import estimate_voxel_size
+from vbreg.clouds import check_width, estimate_voxel_size
 from vbreg.description import Sampled, description_of
-from vbreg.descriptors import DescriptorChoice, MatchingName, descriptor_named
+from vbreg.descriptors import Descriptor, DescriptorChoice, MatchingName, descriptor_named
 from vbreg.errors import VBRegError
 from vbreg.frames import LocalCloud, Matches
-from vbreg.inputs import MIN_MATCHES, Cloud, as_array, check_choice
+from vbreg.inputs import MIN_MATCHES, Cloud, as_array, check_choice, check_points
 from vbreg.scale import Scale
 from vbreg.streaming import local_cloud
 from vbreg.timing import Clock, untimed
@@ -186,16 +186,7 @@ def describe(
     with clock("downsample"):
         points, detail = local.thinned((scale.voxel_size, scale.detail_size), device)
         _check_size(points, local, scale)
-    return describe_points(
-        points,
-        local.origin,
-        scale,
-        descriptor=compute,
-        detail=detail,
-        keypoints=keypoints,
-        viewpoint=viewpoint,
-        clock=clock,
-    )
+    return _described(points, detail, local.origin, scale, compute, keypoints, viewpoint, clock)
 
 
 def thin(cloud: LocalCloud, scale: Scale, device: torch.device | None = None) -> Tensor:
@@ -233,23 +224,38 @@ def describe_points(
     clock: Clock = untimed,
 ) -> DescribedCloud:
     """Describe points that are at their working resolution already."""
+    detail = points if detail is None else detail
+    for name, part in (("points", points), ("detail", detail)):
+        check_points(name, part)
+        if len(part):
+            check_width(part.amin(0), part.amax(0), scale.voxel_size)
     compute = descriptor_named(descriptor)
+    return _described(points, detail, origin, scale, compute, keypoints, viewpoint, clock)
+
+
+def _described(
+    points: Tensor,
+    detail: Tensor,
+    origin: Float64,
+    scale: Scale,
+    descriptor: Descriptor,
+    keypoints: Keypoints | None,
+    viewpoint: Viewpoint,
+    clock: Clock,
+) -> DescribedCloud:
+    """Describe points that are known to be sound, so that no device need be asked."""
     sensor = check_viewpoint(viewpoint)
-    count = compute.keypoints(len(points)) if keypoints is None else keypoints
+    count = descriptor.keypoints(len(points)) if keypoints is None else keypoints
     rows = evenly(len(points), len(points) if count == "all" else count).to(points.device)
-    cloud = Sampled(
-        points,
-        points if detail is None else detail,
-        rows,
-        None if sensor is None else torch.from_numpy(sensor - origin),
-    )
-    surface, descriptors = description_of(cloud, scale, compute, clock)
+    place = None if sensor is None else torch.from_numpy(sensor - origin)
+    cloud = Sampled(points, detail, rows, place)
+    surface, descriptors = description_of(cloud, scale, descriptor, clock)
     return DescribedCloud(
         points[rows],
         surface.normals[rows],
         descriptors,
         origin,
-        compute.matching,
+        descriptor.matching,
         ThinnedSurface(points, surface.normals),
         surface.lone_share,
         surface.volume_share,

@@ -74,6 +74,8 @@ class VBReg:
     ) -> None:
         """Take a network on its device; the backend 'plain' is torch without quicker forms.
 
+        It is for the search and for the choice among poses. VBREG_BACKEND=plain in the environment
+        asks for it everywhere, descriptions of clouds and refinement included.
         `judge` chooses by the clouds in place of the one that ships.
         """
         if not isinstance(network, VariationalNonLocalNetwork):

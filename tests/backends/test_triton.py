@@ -500,6 +500,24 @@ def test_of_equally_near_points_kernels_take_the_lowest_index(
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(("name", "k"), [("_one", 1), ("_many", 3)])
+def test_a_radius_that_is_a_whole_number_reaches_a_kernel_as_a_float(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int
+) -> None:
+    """A kernel on a GPU would be compiled for a whole number, and could not be."""
+    given: list[object] = []
+
+    class Spy:
+        def __getitem__(self, grid: object) -> object:
+            return lambda *arguments, **options: given.extend(arguments)
+
+    monkeypatch.setattr(nearest, name, Spy())
+    points = torch.rand(1, 9, 3)
+    nearest.search(points, points, torch.ones(1, 9, dtype=torch.bool), k, 2)
+    assert given[-1] == 4.0
+    assert isinstance(given[-1], float)
+
+
 def test_more_neighbors_than_kernels_find_are_found_by_torch() -> None:
     points = torch.rand(1, 400, 3, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     real = torch.ones(1, 400, dtype=torch.bool, device=DEVICE)

@@ -46,7 +46,7 @@ def radius_knn(
         queries = points
     else:
         check_points("queries", queries)
-    positive_number(radius, "radius")
+    radius = positive_number(radius, "radius")
     if max_neighbors < 1:
         raise VBRegError(f"max_neighbors is {max_neighbors}: give at least 1")
     if queries.device != points.device:

@@ -44,7 +44,9 @@ class Descriptor:
     network: nn.Module | None = None
     fingerprint: str | None = None  # of the weights, so that cached poses are not mixed
     few_suffice: bool = False  # some keypoints, matched either way, find what all find
-    recordable: bool = False  # nothing in `rows` waits for the device, so that a GPU can record it
+    # Nothing in `rows` waits for the device where a cloud says which of its rows are real, so that
+    # a GPU can record it.
+    recordable: bool = False
 
     def keypoints(self, count: int) -> int:
         """Return how many of so many points are described, if nothing else is said."""

@@ -3,7 +3,8 @@
 Computes what `neighbors.nearest_by_distances` does, in one launch of one of two kernels.
 
 For one neighbour a program has some queries and goes through all points of their cloud. It reads a
-point once for all its queries, and keeps no list that it would have to sort.
+point once for all its queries, and keeps no list that it would have to sort. Products and sums may
+be fused, so that a distance may differ from torch's in its last bit.
 
 For more neighbours a program has one query and goes through the points once. It keeps a sorted
 list of the nearest that it has seen, and passes over a block of points when none is within the
@@ -142,7 +143,7 @@ def search(
         points.contiguous(), queries.contiguous(), real.contiguous().view(torch.uint8),
         index, distance2, points.shape[1], Q,
     )  # fmt: skip
-    limit = min(radius * radius, torch.finfo(torch.float32).max)
+    limit = min(float(radius) ** 2, torch.finfo(torch.float32).max)
     if k == 1:
         _one[(triton.cdiv(Q, QUERIES), B)](
             *given, limit, QUERIES=QUERIES, POINTS=POINTS, num_warps=WARPS
