@@ -3,6 +3,7 @@
 import gc
 import weakref
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -198,3 +199,19 @@ def test_copies_go_with_their_network() -> None:
     del network
     gc.collect()
     assert copy() is None
+
+
+def test_nobody_waits_for_a_gpu_while_a_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = Event()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.set())
+    with devices.recording_lock:
+        devices.wait()  # the thread that records may
+        assert waited.is_set()
+        waited.clear()
+        other = Thread(target=devices.wait)
+        other.start()
+        assert not waited.wait(0.1)
+    assert waited.wait(5.0)
+    other.join()

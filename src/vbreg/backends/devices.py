@@ -10,7 +10,7 @@ from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,8 @@ ENOUGH_FREE = (
 )  # of free bytes on a GPU: what torch holds in reserve need not be asked for
 Network = TypeVar("Network", bound=nn.Module)
 
+# Held while a run is recorded: a thread that waited for the whole GPU meanwhile would spoil it.
+recording_lock = RLock()
 _copying = Lock()
 _copies: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()  # by device
 
@@ -147,8 +149,9 @@ def wait(device: torch.device | None = None) -> None:
     """Return when a GPU has done all that it was given; without a device, when all GPUs have."""
     if not torch.cuda.is_initialized() or (device is not None and not is_gpu(device)):
         return
-    for each in [device] if device is not None else range(torch.cuda.device_count()):
-        torch.cuda.synchronize(each)
+    with recording_lock:
+        for each in [device] if device is not None else range(torch.cuda.device_count()):
+            torch.cuda.synchronize(each)
 
 
 def to_cpu(tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from vbreg.backends import devices
 from vbreg.errors import VBRegError
 
 MAX_RECORDINGS = 48  # of one kind of work; the oldest goes
@@ -32,24 +33,33 @@ class Recorder:
         run: Callable[[], T],
         generator: torch.Generator | None = None,
     ) -> tuple[torch.cuda.CUDAGraph, T]:
-        """Return a recording of `run`, which may draw from `generator`, and what it writes to."""
+        """Return a recording of `run`, which may draw from `generator`, and what it writes to.
+
+        Threads record one after the other.
+        """
+        with devices.recording_lock:
+            self._warm_up(run)
+            graph = torch.cuda.CUDAGraph()
+            if generator is not None:
+                if not hasattr(graph, "register_generator_state"):
+                    raise VBRegError(
+                        f"torch {torch.__version__} cannot record work that draws at random: use "
+                        "torch 2.5 or later, or train with compile = false"
+                    )
+                graph.register_generator_state(generator)
+            mode = "thread_local"  # other threads may go on with their own work
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=self.stream, capture_error_mode=mode
+            ):
+                output = run()
+        return graph, output
+
+    def _warm_up(self, run: Callable[[], object]) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             for _ in range(WARM_UP_RUNS):
                 run()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        if generator is not None:
-            if not hasattr(graph, "register_generator_state"):
-                raise VBRegError(
-                    f"torch {torch.__version__} cannot record work that draws at random: use torch "
-                    "2.5 or later, or train with compile = false"
-                )
-            graph.register_generator_state(generator)
-        mode = "thread_local"  # other threads may go on with their own work
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode=mode):
-            output = run()
-        return graph, output
 
 
 def bucket(n: int) -> int:
