@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from vbreg.alignment import MATCHES_WEIGHT, MIN_COSINE, MIN_PARTNERS, Surfaces
+from vbreg.backends.triton.nearest import nearest_of
 from vbreg.scale import INLIER_THRESHOLD
 
 ROWS, WARPS = 16, 8  # of a program that sums; twice the rows take more registers than there are
@@ -95,30 +96,6 @@ def _store_tile(tile, products, weight, ax, ay, az, hit, gain, real):
 
 
 @triton.jit
-def _nearest(points, real, M, x, y, z, ROWS: tl.constexpr, POINTS: tl.constexpr):
-    """Return the nearest real points of queries (ROWS,), in float32, and their squared distances.
-
-    Of several equally near the lowest row counts.
-    """
-    x, y, z = x.to(tl.float32)[:, None], y.to(tl.float32)[:, None], z.to(tl.float32)[:, None]
-    best = tl.full([ROWS, POINTS], float("inf"), dtype=tl.float32)
-    which = tl.zeros([ROWS, POINTS], dtype=tl.int32)
-    for start in range(0, M, POINTS):
-        columns = start + tl.arange(0, POINTS)
-        inside = columns < M
-        kept = inside & (tl.load(real + columns, mask=inside, other=0) != 0)
-        dx = x - tl.load(points + 3 * columns, mask=inside, other=0.0)[None, :]
-        dy = y - tl.load(points + 3 * columns + 1, mask=inside, other=0.0)[None, :]
-        dz = z - tl.load(points + 3 * columns + 2, mask=inside, other=0.0)[None, :]
-        d = dx * dx + dy * dy + dz * dz
-        better = kept[None, :] & (d < best)
-        best = tl.where(better, d, best)
-        which = tl.where(better, columns[None, :], which)
-    distance2 = tl.min(best, 1)
-    return tl.min(tl.where(best == distance2[:, None], which, M), 1), distance2
-
-
-@triton.jit
 def _sum_planes(
     tile, source, normals, source_real, target, target_normals, target_real, T, px, py, pz,
     rows, n, M, REACH: tl.constexpr, MIN_COSINE: tl.constexpr,
@@ -128,7 +105,9 @@ def _sum_planes(
     inside = rows < n
     x, y, z = _vectors(source, rows, inside)
     x, y, z = _moved(T, x, y, z)
-    near, distance2 = _nearest(target, target_real, M, x, y, z, ROWS, POINTS)
+    near, distance2 = nearest_of(
+        target, target_real, M, x.to(tl.float32), y.to(tl.float32), z.to(tl.float32), ROWS, POINTS
+    )
     real = tl.load(source_real + rows, mask=inside, other=0) != 0
     found = real & (distance2 <= REACH * REACH)
     u, v, w = _vectors(normals, rows, inside)

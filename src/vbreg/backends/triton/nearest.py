@@ -27,6 +27,30 @@ MIN_SLOTS, SLOTS_OF_WARP = 32, 128  # of the list of a program, and for each of 
 NO_NEIGHBOR = tl.constexpr(0x7F800000 << 32)  # the key of row 0 at an infinite distance
 
 
+@triton.jit
+def nearest_of(points, real, N, x, y, z, QUERIES: tl.constexpr, POINTS: tl.constexpr):
+    """Return the nearest real points of queries (QUERIES,), and their squared distances.
+
+    Of several equally near the lowest row counts; where none is real, the row is 0 and the distance
+    infinite.
+    """
+    best = tl.full([QUERIES, POINTS], float("inf"), dtype=tl.float32)
+    which = tl.zeros([QUERIES, POINTS], dtype=tl.int32)
+    for start in range(0, N, POINTS):
+        columns = start + tl.arange(0, POINTS)
+        inside = columns < N
+        kept = inside & (tl.load(real + columns, mask=inside, other=0) != 0)
+        dx = x[:, None] - tl.load(points + 3 * columns, mask=inside, other=0.0)[None, :]
+        dy = y[:, None] - tl.load(points + 3 * columns + 1, mask=inside, other=0.0)[None, :]
+        dz = z[:, None] - tl.load(points + 3 * columns + 2, mask=inside, other=0.0)[None, :]
+        d = dx * dx + dy * dy + dz * dz
+        better = kept[None, :] & (d < best)
+        best = tl.where(better, d, best)
+        which = tl.where(better, columns[None, :], which)
+    distance2 = tl.min(best, 1)
+    return tl.min(tl.where(best == distance2[:, None], which, N), 1), distance2
+
+
 @triton.jit(do_not_specialize=["N", "Q"])
 def _one(
     points, queries, real, index, distance2, N, Q, limit,
@@ -36,29 +60,10 @@ def _one(
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     asked = rows < Q
     queries += (cloud * Q + rows) * 3
-    x = tl.load(queries, mask=asked, other=0.0)[:, None]
-    y = tl.load(queries + 1, mask=asked, other=0.0)[:, None]
-    z = tl.load(queries + 2, mask=asked, other=0.0)[:, None]
-    points += cloud * N * 3
-    real += cloud * N
-    best = tl.full([QUERIES, POINTS], float("inf"), dtype=tl.float32)
-    which = tl.zeros([QUERIES, POINTS], dtype=tl.int32)
-    start = 0
-    while start < N:
-        columns = start + tl.arange(0, POINTS)
-        inside = columns < N
-        kept = tl.load(real + columns, mask=inside, other=0) != 0
-        dx = x - tl.load(points + 3 * columns, mask=inside, other=0.0)[None, :]
-        dy = y - tl.load(points + 3 * columns + 1, mask=inside, other=0.0)[None, :]
-        dz = z - tl.load(points + 3 * columns + 2, mask=inside, other=0.0)[None, :]
-        d = dx * dx + dy * dy + dz * dz
-        better = kept[None, :] & (d < best)
-        best = tl.where(better, d, best)
-        which = tl.where(better, columns[None, :], which)
-        start += POINTS
-    nearest = tl.min(best, 1)
-    # Of several equally near the lowest row counts.
-    row = tl.min(tl.where(best == nearest[:, None], which, N), 1)
+    x = tl.load(queries, mask=asked, other=0.0)
+    y = tl.load(queries + 1, mask=asked, other=0.0)
+    z = tl.load(queries + 2, mask=asked, other=0.0)
+    row, nearest = nearest_of(points + cloud * N * 3, real + cloud * N, N, x, y, z, QUERIES, POINTS)
     near = nearest <= limit
     place = cloud * Q + rows
     tl.store(index + place, tl.where(near, row, 0).to(tl.int64), mask=asked)
